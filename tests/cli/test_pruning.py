@@ -36,6 +36,13 @@ def names(past: Past) -> set[str]:
     return {run.spec.name for run in past.cluster.workloads()}
 
 
+def test_costs_of_days_are_those_of_a_cluster(call: Call, several: Past) -> None:
+    refused = call("prune", "--costs", "400d")
+    assert refused.code == 2
+    assert "the costs of this machine are in its database" in refused.err
+    assert len(names(several)) == 5
+
+
 def test_what_is_removed_is_said_before_with_its_space_and_nothing_else_goes(
     call: Call, several: Past, desk: Path
 ) -> None:

@@ -11,8 +11,10 @@ from fairlead.cluster.cost_rows import cost_rows
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.objects import seconds
-from fairlead.cluster.kubernetes.client.published_costs import read_published
+from fairlead.cluster.kubernetes.client.published_costs import days_before, read_published, remove_days
 from fairlead.cluster.kubernetes.client.user_client import UserClient
+from fairlead.cluster.kubernetes.manifests import cost_objects
+from fairlead.cluster.kubernetes.manifests.cost_objects import TEAM, DayCosts, render_costs
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
 from fairlead.cluster.kubernetes.operator.runs import gpu_telemetry
@@ -201,6 +203,33 @@ def test_costs_are_read_with_the_rights_of_the_person(
     # All nodes are billed from their beginning, whoever held them.
     assert bill.billed_microusd == sum(line.microusd for line in bill.lines)
     assert set(bill.billed) >= {"a-gpu-0", "a-gpu-1"}
+
+
+def test_days_of_costs_that_are_old_are_removed_and_nothing_else(access: Access, namespace: str) -> None:
+    client, now = Client(access), 20_000 * 86_400.0 + 100.0
+    empty = DayCosts(day=0, at=now, lines=(), pools={})
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    for day, kind in (
+        (19_000, cost_objects.WHOLE),
+        (19_599, cost_objects.WHOLE),
+        (19_599, TEAM),
+        (19_600, TEAM),
+        (20_000, cost_objects.WHOLE),
+    ):
+        client.create(path, render_costs(replace(empty, day=day), kind, namespace))
+    client.create(path, {"metadata": {"name": "fairlead-cost-2001-01-01", "namespace": namespace}})
+    found = days_before(client, namespace, now - 400 * 86_400)
+    assert found == [
+        (namespace, "fairlead-costs-2022-01-08"),
+        (namespace, "fairlead-cost-2023-08-30"),
+        (namespace, "fairlead-costs-2023-08-30"),
+    ]
+    assert set(found) <= set(days_before(client, None, now - 400 * 86_400))
+    assert remove_days(client, found[:2]) == 2
+    assert remove_days(client, found) == 1  # somebody else was there
+    left = {each["metadata"]["name"] for each in client.items(path)}
+    assert {"fairlead-cost-2023-08-31", "fairlead-costs-2024-10-04", "fairlead-cost-2001-01-01"} <= left
+    assert not left & {name for _, name in found}
 
 
 def test_gpus_that_a_gang_leaves_idle_are_told_and_on_its_bill(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.cli.retaining import keep_options
+from fairlead.cli.retaining import Duration, keep_options
 from fairlead.cli.selecting import confirm, selection_options
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.target import Target, cluster_options
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @keep_options("--last")
 @selection_options(phases=FINISHED, what="runs")
 @click.option("--artefacts", is_flag=True, help="Also remove outputs of steps that nothing needs any longer.")
+@click.option("--costs", type=Duration(), help="Remove days of costs from a cluster that are older, such as 400d.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
@@ -33,6 +34,7 @@ def prune(
     keeps: Retention,
     selection: Selection,
     artefacts: bool,
+    costs: float | None,
     dry_run: bool,
     yes: bool,
     json_: bool,
@@ -44,8 +46,15 @@ def prune(
 
     With --artefacts outputs of pipelines' steps go too, unless a run that is kept has made them or names them, a
     version of a model is one of them, or a result that --keep or --last keeps has them.
+
+    With --costs a cluster's objects with the costs of older days go, those of your namespace or, where --namespace is
+    not given, of all; alone it removes no run. What they were made of stays in the ledger's database.
     """
     cluster = target.open()
+    if costs is not None:
+        _remove_costs(cluster, costs, target.namespace, dry_run=dry_run, yes=yes, json_=json_)
+        if keeps == KEEP_ALL:
+            return
     if artefacts and cluster.has_containers:
         raise click.UsageError("--artefacts is for outputs that are kept on this machine.")
     keeps = cluster.keeps() if keeps == KEEP_ALL else keeps
@@ -82,6 +91,26 @@ def prune(
     else:
         done = "would be removed" if dry_run else "removed"
         message(f"{plural(len(runs), 'run')} {done}{f', {describe_memory(total)}' if total else ''}.")
+
+
+def _remove_costs(
+    cluster: ClusterClient, older_s: float, namespace: str | None, *, dry_run: bool, yes: bool, json_: bool
+) -> None:
+    # Here and not above: few clusters keep costs.
+    from fairlead.cluster.kubernetes.client.published_costs import days_before, remove_days
+    from fairlead.cluster.kubernetes.client.user_client import UserClient
+
+    if not isinstance(cluster, UserClient):
+        raise click.UsageError("--costs is for a cluster; the costs of this machine are in its database.")
+    found = days_before(cluster.client, namespace, time.time() - older_s)
+    said = f"{plural(len(found), 'object')} with costs of days" + (f", from {found[0][1][-10:]} on" if found else "")
+    if found and not dry_run:
+        confirm(f"Remove {said}?", yes=yes, told=False)
+    num = len(found) if dry_run else remove_days(cluster.client, found)
+    if json_:
+        print(as_json({"costs": [{"namespace": of, "name": name} for of, name in found], "removed": not dry_run}))
+    else:
+        message(f"{plural(num, 'object')} with costs of days {'would be removed' if dry_run else 'removed'}.")
 
 
 def _collect(keeps: Retention, runs: list[AnyWorkload], *, dry_run: bool) -> "Collected":

@@ -5,12 +5,13 @@ namespace of their own.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.manifests.cost_objects import TEAM, WHOLE, DayCosts, date_of, name_of, read_costs
+from fairlead.cluster.kubernetes.names import COSTS, MANAGED_BY, MANAGER
 from fairlead.cluster.ledger_tables import Grouping, Payer
 from fairlead.errors import ClusterError, NotAllowed, NotFound
 from fairlead.ledger.bills import Line, Statement
@@ -105,6 +106,51 @@ def read_published(
     if not found:
         raise NotFound(NOT_KEPT)
     return PublishedCosts(days=found, team=namespace)
+
+
+def days_before(client: Client, namespace: str | None, before: float) -> list[tuple[str, str]]:
+    """List the objects of days that were over by a time: namespaces and names, the oldest day first.
+
+    Args:
+        namespace: One of them; None for all.
+
+    Raises:
+        NotAllowed: We may not list them.
+    """
+    where = "" if namespace is None else f"/namespaces/{namespace}"
+    found = []
+    try:
+        for each in client.items(f"/api/v1{where}/configmaps", {"labelSelector": f"{MANAGED_BY}={MANAGER},{COSTS}"}):
+            metadata = each["metadata"]
+            date = str(metadata["name"])[-len("2026-01-31") :]
+            if date < date_of(day_of(before)):
+                found.append((date, str(metadata["namespace"]), str(metadata["name"])))
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        which = "of all namespaces" if namespace is None else f"of the namespace {namespace!r}"
+        raise NotAllowed(f"Your account may not list the ConfigMaps {which}: {error.said}.") from error
+    return [(namespace, name) for _, namespace, name in sorted(found)]
+
+
+def remove_days(client: Client, days: Iterable[tuple[str, str]]) -> int:
+    """Remove these objects; how many there were still. The ledger keeps what they were made of.
+
+    Raises:
+        NotAllowed: We may not.
+    """
+    num = 0
+    for namespace, name in days:
+        try:
+            client.delete(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+        except ApiError as error:
+            if error.status == 403:
+                raise NotAllowed(f"Your account may not remove {name} in {namespace}: {error.said}.") from error
+            if error.status != 404:
+                raise
+        else:
+            num += 1
+    return num
 
 
 def _days(client: Client, kind: str, namespace: str, first_day: int, last_day: int) -> tuple[DayCosts, ...]:
