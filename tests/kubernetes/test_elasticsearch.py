@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from fairlead.cluster.kubernetes.client.elasticsearch import PAGE, Elasticsearch
-from fairlead.cluster.kubernetes.client.kept_output import kept_output
+from fairlead.cluster.kubernetes.client.log_stores import log_store
 from fairlead.cluster.kubernetes.client.loki import Loki
 from fairlead.errors import ClusterError
 from tests.kubernetes.loopback import serving
@@ -120,14 +120,14 @@ def test_the_last_lines_are_shown_where_it_does_not_answer_or_has_documents_of_a
 
 
 def test_the_environment_names_one_store() -> None:
-    assert kept_output({}) is None
+    assert log_store({}) is None
     named = {"FAIRLEAD_ELASTICSEARCH_URL": "https://es:9200/", "FAIRLEAD_ELASTICSEARCH_API_KEY": "k"}
-    assert kept_output(named) == Elasticsearch(url="https://es:9200", api_key="k")
-    other = kept_output({**named, "FAIRLEAD_ELASTICSEARCH_INDEX": "logs-*"})
+    assert log_store(named) == Elasticsearch(url="https://es:9200", api_key="k")
+    other = log_store({**named, "FAIRLEAD_ELASTICSEARCH_INDEX": "logs-*"})
     assert isinstance(other, Elasticsearch)
     assert other.indices == "logs-*"
-    assert kept_output({"FAIRLEAD_LOKI_URL": "https://loki"}) == Loki(url="https://loki")
+    assert log_store({"FAIRLEAD_LOKI_URL": "https://loki"}) == Loki(url="https://loki")
     with pytest.raises(ClusterError, match="give an address such as https://elasticsearch"):
-        kept_output({"FAIRLEAD_ELASTICSEARCH_URL": "es"})
+        log_store({"FAIRLEAD_ELASTICSEARCH_URL": "es"})
     with pytest.raises(ClusterError, match="both name where output is kept"):
-        kept_output({**named, "FAIRLEAD_LOKI_URL": "https://loki"})
+        log_store({**named, "FAIRLEAD_LOKI_URL": "https://loki"})

@@ -22,7 +22,7 @@ from fairlead.cluster.kubernetes.api.objects import read_node
 from fairlead.cluster.kubernetes.api.watching import Cache
 from fairlead.cluster.kubernetes.client import access_keys
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
-from fairlead.cluster.kubernetes.client.kept_output import kept_output
+from fairlead.cluster.kubernetes.client.log_stores import log_store
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
@@ -380,7 +380,7 @@ class UserClient:
     ) -> Iterator[LogLine]:
         found = self._object(uid)
         ranks = leaf(_run_of(found)).spec.ranks_on_each_node
-        since, store = _run_of(found).created_at, kept_output(os.environ)
+        since, store = _run_of(found).created_at, log_store(os.environ)
         logs = PodLogs(self.client, found.namespace, uid, query, ranks_per_pod=ranks, store=store, since=since)
         if not follow:
             return logs.all()
