@@ -6,11 +6,13 @@ Constant time for each call.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fairlead.policy.placement.device_matching import serves
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.specs.gang import GangSpec
+from fairlead.specs.resources import Resources
 from fairlead.state.snapshot import Gpu, Node
 
 
@@ -45,10 +47,23 @@ def asked(spec: GangSpec, whole: Capacity) -> Amounts:
     A part that is asked for by its memory counts as the smallest here that has it, which is the one that it gets while
     one is free; as a whole GPU where there is none.
     """
-    shape, count = Shape.of(spec.resources), spec.nodes
-    gpu_milli = shape.total_gpu_milli
-    if shape.parts_only:
-        gpu_milli = min((part.milli for part in whole.parts if serves(part, shape)), default=WHOLE_GPU)
+    found = _asked(spec.resources, spec.nodes)
+    if found is not None:
+        return found
+    shape = Shape.of(spec.resources)
+    gpu_milli = min((part.milli for part in whole.parts if serves(part, shape)), default=WHOLE_GPU)
+    return _amounts(shape, spec.nodes, gpu_milli)
+
+
+# Asked for each run at each pass, several times, and most runs ask for what others ask for.
+@lru_cache(maxsize=4096)
+def _asked(resources: Resources, count: int) -> Amounts | None:
+    """The amounts of a gang, where they do not depend on the cluster; None where they do."""
+    shape = Shape.of(resources)
+    return None if shape.parts_only else _amounts(shape, count, shape.total_gpu_milli)
+
+
+def _amounts(shape: Shape, count: int, gpu_milli: int) -> Amounts:
     return Amounts(count * gpu_milli, count * shape.cpu_milli, count * shape.memory_bytes)
 
 

@@ -16,12 +16,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from fairlead.policy.queue.ageing import AGEING_S, effective_priority
+from fairlead.policy.queue.dominant_shares import Amounts, asked
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
 from fairlead.state.snapshot import Workload
 
 # A team that holds the whole cluster has to wait a day longer than one that holds nothing.
 FAIR_S = 86_400.0
+NOTHING = Amounts()
 
 
 def first_come(waiting: Iterable[Workload]) -> list[Workload]:
@@ -56,7 +58,8 @@ def fairly(waiting: Iterable[Workload], ledger: Ledger, standing: Standing) -> t
             break
         runs = teams[team]
         borrowing.append(runs[index])
-        ledger.add(runs[index].spec)
+        # As ``add``, which also counts what nobody asks for here: this is for each that waits.
+        ledger.held[team] = ledger.held.get(team, NOTHING) + asked(runs[index].spec, ledger.whole)
         if index + 1 < len(runs):
             heapq.heapreplace(heap, _entry(team, index + 1, runs, ledger, standing.now))
         else:
