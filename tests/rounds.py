@@ -1,6 +1,7 @@
 """Seeds of tests that are repeated: a few for every day, more with ``-m long``."""
 
 import os
+from collections.abc import Sequence
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -14,3 +15,9 @@ def rounds(few: int, many: int) -> list[int | ParameterSet]:
     if ASKED in os.environ:
         return list(range(int(os.environ[ASKED])))
     return [*range(few), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(few, many))]
+
+
+def first_of(cases: Sequence[object]) -> list[object]:
+    """Cases of one kind, of which the first is looked at always and the others with ``-m long``."""
+    rest = (each if isinstance(each, tuple) else (each,) for each in cases[1:])
+    return [cases[0], *(pytest.param(*each, marks=pytest.mark.long) for each in rest)]

@@ -16,6 +16,7 @@ SECONDS_OF_A_TEST = {
     "test_growing.py": 20.0,
     "test_hostile.py": 30.0,
     "test_sweeps.py": 30.0,
+    "test_least_privilege.py": 20.0,
     "test_real_nodes.py": 15.0,
     "test_sentences.py": 15.0,
     "test_reaching.py": 10.0,

@@ -16,6 +16,7 @@ from fairlead.state.snapshot import Phase
 from tests.kubernetes.operating import GIB, comes_to, gang, operating
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.rounds import first_of
 from tests.waiting import until
 
 MODEL = "NVIDIA-A10"
@@ -58,7 +59,7 @@ SPOT_TAINTS = [
 ]
 
 
-@pytest.mark.parametrize("taint", SPOT_TAINTS, ids=lambda taint: str(taint["key"]))
+@pytest.mark.parametrize("taint", first_of(SPOT_TAINTS), ids=lambda taint: str(taint["key"]))
 def test_spot_nodes_of_every_provider_take_runs_that_allow_spot_and_no_others(
     access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str],
     taint: dict[str, str],
@@ -77,7 +78,8 @@ def test_spot_nodes_of_every_provider_take_runs_that_allow_spot_and_no_others(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("eks.amazonaws.com/capacityType", "SPOT"), ("cloud.google.com/gke-provisioning", "spot")]
+    ("key", "value"),
+    first_of([("eks.amazonaws.com/capacityType", "SPOT"), ("cloud.google.com/gke-provisioning", "spot")]),
 )
 def test_a_spot_node_without_a_taint_takes_only_runs_that_allow_spot(
     access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str], key: str,
