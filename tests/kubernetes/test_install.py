@@ -11,7 +11,13 @@ from fairlead import __version__
 from fairlead.cluster.kubernetes.kinds import kept_kinds
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
-from fairlead.cluster.kubernetes.manifests.roles import ENGINE_RULES, OPERATOR_RULES, ROLES, TEAM_RULES
+from fairlead.cluster.kubernetes.manifests.roles import (
+    ENGINE_RULES,
+    NODE_PARTITIONER_RULES,
+    OPERATOR_RULES,
+    ROLES,
+    TEAM_RULES,
+)
 from fairlead.errors import Conflict
 from tests.kubernetes.goldens import check_golden
 
@@ -33,6 +39,22 @@ def test_the_operator_may_not_read_secrets_run_in_pods_or_give_itself_rights() -
         assert not {"escalate", "impersonate"} & set(rule["verbs"])
         if "bind" in rule["verbs"]:
             assert rule["resourceNames"] == ["fairlead-viewer", "fairlead-user", "fairlead-admin"]
+
+
+def test_the_operator_may_change_nodes_only_where_they_are_to_be_partitioned() -> None:
+    def changing(partitions: bool = False) -> list[str]:
+        objects = render_install(InstallSettings(image="fairlead:test", partitions=partitions))
+        roles = [each for each in objects if each["kind"] in ("Role", "ClusterRole")]
+        return [
+            role["metadata"]["name"]
+            for role in roles
+            for rule in role["rules"]
+            if "nodes" in rule["resources"] and not {"get", "list", "watch"} >= set(rule["verbs"])
+        ]
+
+    assert changing() == []
+    assert changing(partitions=True) == ["fairlead-node-partitioner"]
+    assert [rule["verbs"] for rule in NODE_PARTITIONER_RULES] == [["patch"]]
 
 
 def test_the_command_prints_what_is_applied(tmp_path: Path) -> None:
