@@ -1,10 +1,11 @@
 """Waits and paces of a text server: simulated with coefficients from half of a run, beside what was measured.
 
-    python -m benchmarks.text_serving --data DIR [--json] [--max-tokens 2048] [--max-seqs 128] [--evaluations 240]
+    python -m benchmarks.text_serving --data DIR [--json] [--max-tokens 2048] [--max-seqs 128] [--simulations 400]
 
 DIR holds vllm/*.requests.jsonl (input_toks, output_toks, queued_ts, scheduled_ts, first_token_ts, last_token_ts of each
 request, seconds). The first half of the requests says what a step takes; all are simulated. The time to the first token
-counts from `queued_ts`. Where so many ran at once as may (`--max-seqs`), memory is taken not to bound them.
+counts from `queued_ts`. Where so many ran at once as may (`--max-seqs`), memory is taken not to bound them; where more
+did, several engines are taken to have stepped together. The peer is LLMServingSim, by what it published of these runs.
 """
 
 import argparse
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.candidates.text_serving import BLOCK, Engine, Request, Served, fit, simulate
 from benchmarks.data import folder_of
+from fairlead.control.served_requests import read_served
+from fairlead.policy.serving.text_calibration import calibrate, predict
+from fairlead.policy.serving.text_engine import Engine, Request, Served
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -26,7 +29,7 @@ def main(given: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--max-tokens", type=int, default=2048, help="tokens a step, as configured (default 2048)")
     parser.add_argument("--max-seqs", type=int, default=128, help="requests at once, as configured (default 128)")
-    parser.add_argument("--evaluations", type=int, default=240, help="simulations of the search (default 240)")
+    parser.add_argument("--simulations", type=int, default=400, help="of each of four searches (default 400)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     arguments = parser.parse_args(given)
     files = sorted(arguments.data.glob("*.requests.jsonl"))
@@ -34,53 +37,28 @@ def main(given: Sequence[str] | None = None) -> None:
         parser.error(f"no runs (*.requests.jsonl) in {arguments.data}")
     for path in files:
         run = path.name.removesuffix(".requests.jsonl")
-        requests, measured, scheduled = read_run(path)
+        whole = read_served(path)
+        requests, measured = whole.requests, whole.served
+        seen = whole.first(len(requests) // 2)
         limits = Engine(max_tokens=arguments.max_tokens, max_seqs=arguments.max_seqs)
-        limits = engine_of(requests, measured, scheduled, limits)
-        half = len(requests) // 2
-        coefficients, engine = fit(requests, measured, half, limits, evaluations=arguments.evaluations)
-        simulated = simulate(requests, coefficients, engine)
-        ours = metrics(requests, simulated)
+        found = calibrate(requests, seen.served, seen.engine(limits), simulations=arguments.simulations)
+        simulated = [metrics(requests, served) for served in predict(requests, found)]
         for metric, value in metrics(requests, measured).items():
+            ours = [each[metric] for each in simulated]
+            mean = sum(ours) / len(ours)
             if arguments.json:
                 row = {
                     "run": run,
                     "metric": metric,
                     "measured_ms": round(value, 3),
-                    "simulated_ms": round(ours[metric], 3),
+                    "simulated_ms": round(mean, 3),
+                    "lowest_ms": round(min(ours), 3),
+                    "highest_ms": round(max(ours), 3),
                 }
                 print(json.dumps(row), flush=True)
                 continue
-            difference = 100.0 * (ours[metric] / value - 1.0)
-            print(f"{run:<28}{metric:<20}{value:>12.1f}{ours[metric]:>12.1f}{difference:>+8.1f} %", flush=True)
-
-
-def read_run(path: Path) -> tuple[list[Request], Served, np.ndarray]:
-    """The requests of a run in the order in which they came, their tokens, and when they were taken in."""
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    rows.sort(key=lambda row: float(row["queued_ts"]))
-    begin = float(rows[0]["queued_ts"])
-    requests = [
-        Request(arrived_s=row["queued_ts"] - begin, prompt=int(row["input_toks"]), output=int(row["output_toks"]))
-        for row in rows
-    ]
-    first, last, scheduled = (
-        np.array([float(row[name]) - begin for row in rows])
-        for name in ("first_token_ts", "last_token_ts", "scheduled_ts")
-    )
-    return requests, Served(first_s=first, last_s=last), scheduled
-
-
-def engine_of(requests: Sequence[Request], measured: Served, scheduled: np.ndarray, limits: Engine) -> Engine:
-    """The limits, with blocks to begin the search from where memory bounds what runs, by the first half of the run."""
-    half = len(requests) // 2
-    begins, ends = scheduled[:half], measured.last_s[:half]
-    running = [int(np.sum((begins <= at) & (at < ends))) for at in begins]
-    if max(running) >= limits.max_seqs - 1:
-        return limits
-    tokens = np.array([each.prompt + 0.5 * each.output for each in requests[:half]])
-    most = max(float(np.sum(tokens[(begins <= at) & (at < ends)])) for at in begins)
-    return Engine(max_tokens=limits.max_tokens, max_seqs=limits.max_seqs, blocks=round(0.9 * most / BLOCK))
+            off = [f"{100.0 * (each / value - 1.0):+.1f} %" for each in (mean, min(ours), max(ours))]
+            print(f"{run:<24}{metric:<16}{value:>12.1f}{mean:>12.1f}{off[0]:>10} ({off[1]} to {off[2]})", flush=True)
 
 
 def metrics(requests: Sequence[Request], served: Served) -> dict[str, float]:

@@ -81,3 +81,70 @@ def test_plan_of_what_is_under_way_says_that_run_would_not_start_it_again(call: 
     assert "`fairlead attach t` follows it; `fairlead run` would refuse a second one" in planned.out
     assert call("run", "-d", "t.yaml").code == 6
     call("delete", "--all", "--yes")
+
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}  # fmt: skip
+CHAT = """
+kind: Serving
+name: chat
+model: llama
+run: vllm serve llama --port $PORT
+probe: /health
+resources: {gpu: "RTX4090:1"}
+"""
+
+
+def write_chat(spec: str = CHAT) -> None:
+    Path("llama").mkdir()
+    Path("llama/config.json").write_text(json.dumps(CONFIG))
+    Path("chat.yaml").write_text(spec)
+
+
+def test_plan_tells_how_fast_a_text_server_would_answer_even_where_there_is_no_such_gpu(call: Call) -> None:
+    write_chat()
+    planned = call("plan", "chat.yaml", "--tokens", "256,64")
+    assert planned.code == 4  # it fits nowhere here
+    assert "a replica on 1 x RTX4090 with continuous batching" in planned.out
+    assert "requests of 256 tokens, answers of 64:\nREQUESTS/S  TOKENS/S  FIRST TOKEN" in planned.out
+    assert "by the data sheet, before anything was measured: within about 30 %" in planned.out
+
+
+def test_a_model_that_does_not_fit_its_gpu_is_told(call: Call) -> None:
+    write_chat(CHAT.replace("RTX4090:1", "T4:1"))
+    assert "no estimate: the model's 16.1 GB do not fit on 1 x T4" in call("plan", "chat.yaml").out
+
+
+def test_requests_that_were_served_are_gone_by_instead(call: Call) -> None:
+    write_chat()
+    rows = [
+        {
+            "input_toks": 300, "output_toks": 40, "queued_ts": 100.0 + number, "scheduled_ts": 100.0 + number,
+            "first_token_ts": 100.05 + number, "last_token_ts": 100.05 + number + 39 * 0.03,
+        }
+        for number in range(24)
+    ]  # fmt: skip
+    Path("served.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    planned = call("plan", "chat.yaml", "--tokens", "300,40", "--served", "served.jsonl").out
+    assert "chat: by served.jsonl, as" in planned
+    # At little load a further token takes as long as it took there, not the 23 ms of the data sheet.
+    least = next(line for line in planned.splitlines() if line.endswith(" ms")).split()
+    assert float(least[-2]) == pytest.approx(30.0, abs=3.0)
+
+
+@pytest.mark.parametrize(
+    ("served", "told"),
+    [
+        ("", "has 0 requests; at least 20 are needed"),
+        ('{"input_toks": 1}', "line 1: an object with numbers input_toks"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_served_requests_that_cannot_be_used_are_told(call: Call, served: str | None, told: str) -> None:
+    write_chat()
+    if served is not None:
+        Path("served.jsonl").write_text(served)
+    assert told in call("plan", "chat.yaml", "--served", "served.jsonl").out

@@ -19,13 +19,24 @@ def read_config(spec: Training, directory: Path | None) -> dict[str, Any] | None
     """
     if spec.model is None or spec.model.config is None:
         return None
-    path = Path(directory or spec.workdir or ".", spec.model.config).expanduser()
+    return read_json(Path(directory or spec.workdir or ".", spec.model.config).expanduser(), "model.config: ")
+
+
+def read_json(path: Path, key: str = "") -> dict[str, Any]:
+    """Read a ``config.json``.
+
+    Args:
+        key: What an error begins with.
+
+    Raises:
+        UnknownModel: The file cannot be read, or holds no object.
+    """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UnknownModel(f"model.config: {path} cannot be read: {error.strerror}") from error
+        raise UnknownModel(f"{key}{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise UnknownModel(f"model.config: {path} is no JSON: {error}") from error
+        raise UnknownModel(f"{key}{path} is no JSON: {error}") from error
     if not isinstance(config, dict):
-        raise UnknownModel(f"model.config: {path} holds no object; give a config.json of Hugging Face")
+        raise UnknownModel(f"{key}{path} holds no object; give a config.json of Hugging Face")
     return config

@@ -43,6 +43,15 @@ CHANGES = 1
 UNKNOWN = Code.SUBMITTED
 
 
+def _tokens(context: click.Context, option: click.Parameter, given: str | None) -> tuple[int, int]:
+    prompt, comma, answer = (given or "512,256").partition(",")
+    if not (comma and prompt.isascii() and prompt.isdigit() and answer.isascii() and answer.isdigit()):
+        raise click.BadParameter(f"{given!r} is not two numbers with a comma, such as 512,256.")
+    if int(prompt) < 1 or int(answer) < 1:
+        raise click.BadParameter(f"{given!r} has a length of nothing; give at least 1,1.")
+    return int(prompt), int(answer)
+
+
 @click.command()
 @click.argument("files", nargs=-1, type=files_type, required=True)
 @override_options
@@ -55,6 +64,17 @@ UNKNOWN = Code.SUBMITTED
     help="With --diff: text, or a table for a pull request.",
 )
 @click.option("--verify", is_flag=True, help="Trace steps of a Training's own program and count what they allocate.")
+@click.option(
+    "--tokens",
+    metavar="PROMPT,ANSWER",
+    callback=_tokens,
+    help="Lengths of a usual request to a text server and of its answer (default 512,256).",
+)
+@click.option(
+    "--served",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="JSON lines of requests that a text server has served, to go by instead of the GPU's data sheet.",
+)
 @json_option
 @cluster_options
 def plan(
@@ -65,12 +85,15 @@ def plan(
     diff: bool,
     form: str | None,
     verify: bool,
+    tokens: tuple[int, int],
+    served: Path | None,
     json_: bool,
 ) -> int:
     """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
 
     A FILE of `-` is the standard input. Of a Pipeline each step is told, whether it would run and why. With --verify
     the program of a Training goes through two steps with fake tensors: it runs here, but takes neither memory nor GPUs.
+    Of a Serving that runs a text server with a model of Hugging Face on this machine it tells how fast it would answer.
 
     Exit code 0: nothing to do, all of them are under way already, or with --diff nothing differs; 1: there are changes;
     any other: an error.
@@ -91,6 +114,7 @@ def plan(
         # What it needs is worth knowing before GPUs are bought for it.
         for request in asked if not json_ and not diff else ():
             _print_splits(cluster, request)
+            _print_text(request.spec, request, tokens, served)
             if verify:
                 _print_traces(request.spec, request)
         raise
@@ -134,6 +158,7 @@ def plan(
                         "forecast": None if takes is None else asdict(takes),
                         "spec": render(_shown(spec)),
                         **_splits_json(cluster, spec, request),
+                        **_text_json(spec, request, tokens, served),
                         **(_traces_json(spec, request) if verify else {}),
                         **({"steps": [asdict(step) for step in _steps(spec)]} if has_steps(spec) else {}),
                     }
@@ -146,6 +171,7 @@ def plan(
         if status.requests is not None:
             print(f"chosen: {status.requests.why}")
         _print_splits(cluster, replace(request, spec=spec))
+        _print_text(spec, request, tokens, served)
         if verify:
             _print_traces(spec, request)
         if run is not None:
@@ -182,6 +208,27 @@ def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: Asked) -> 
     from fairlead.cli.splits import splits_json
 
     return {"splits": splits_json(cluster, spec, request.directory)}
+
+
+def _print_text(spec: WorkloadSpec, request: Asked, tokens: tuple[int, int], served: Path | None) -> None:
+    """Print how fast a text server would answer; nothing of others."""
+    if isinstance(spec, Serving) and spec.model is not None:
+        from fairlead.cli.text_answers import describe_text, is_text_server
+
+        if is_text_server(spec, request.directory):
+            print("\n".join(describe_text(spec, request.directory, tokens, served)))
+
+
+def _text_json(spec: WorkloadSpec, request: Asked, tokens: tuple[int, int], served: Path | None) -> dict[str, object]:
+    if not isinstance(spec, Serving) or spec.model is None:
+        return {}
+    from fairlead.cli.text_answers import is_text_server, text_json
+
+    return (
+        {"answers": text_json(spec, request.directory, tokens, served)}
+        if is_text_server(spec, request.directory)
+        else {}
+    )
 
 
 def _print_traces(spec: WorkloadSpec, request: Asked) -> None:

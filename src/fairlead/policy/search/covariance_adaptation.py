@@ -54,13 +54,13 @@ def distribution_after(num_dims: int, places: Sequence[Vector], order: Sequence[
         places: Where each trial was, in order of their numbers; those that do not fill a generation are left out.
         order: The places of trials in that list, best first.
     """
-    state = _State.at_the_beginning(num_dims)
+    state = State.at_the_beginning(num_dims)
     size = state.constants.population
     rank = {place: number for number, place in enumerate(order)}
     for begin in range(0, len(places) - size + 1, size):
         generation = sorted(range(begin, begin + size), key=lambda place: rank[place])
         state = state.after([places[place] for place in generation])
-    return Distribution(mean=state.mean, step_size=state.step_size, factor=state.factor)
+    return state.distribution
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,15 @@ class _Constants:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class State:
+    """The search after so many generations.
+
+    Attributes:
+        path: Of the mean, by which the step size follows; whitened.
+        covariance_path: Of the mean, by which the covariance follows.
+        number: Of generations so far.
+    """
+
     constants: _Constants
     mean: Vector
     step_size: float
@@ -140,7 +148,7 @@ class _State:
     number: int
 
     @classmethod
-    def at_the_beginning(cls, num_dims: int) -> "_State":
+    def at_the_beginning(cls, num_dims: int) -> "State":
         one = [[float(row == column) for column in range(num_dims)] for row in range(num_dims)]
         nothing = [0.0] * num_dims
         return cls(
@@ -148,7 +156,12 @@ class _State:
             path=nothing, covariance_path=nothing, number=0,
         )  # fmt: skip
 
-    def after(self, generation: Sequence[Vector]) -> "_State":
+    @property
+    def distribution(self) -> Distribution:
+        """Return what the next generation is drawn from."""
+        return Distribution(mean=self.mean, step_size=self.step_size, factor=self.factor)
+
+    def after(self, generation: Sequence[Vector]) -> "State":
         """The state after a generation, best first: equations 41 to 47 of the tutorial."""
         constants, dims = self.constants, range(len(self.mean))
         steps = [[(place[dim] - self.mean[dim]) / self.step_size for dim in dims] for place in generation]
@@ -185,7 +198,7 @@ class _State:
             ]
             for row in dims
         ]
-        return _State(
+        return State(
             constants=constants,
             mean=[self.mean[dim] + self.step_size * step[dim] for dim in dims],
             step_size=min(max(step_size, WIDTHS[0]), WIDTHS[1]),

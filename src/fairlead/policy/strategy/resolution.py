@@ -11,6 +11,7 @@ from fairlead.policy.strategy.search import Candidate, Hardware, Wanted, assess,
 from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.transformer import WIDTH_FACTOR, Transformer, hugging_face
 from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard
+from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
 from fairlead.text.quantities import plural
 
@@ -58,7 +59,7 @@ def hardware_of(spec: Training, price_per_hour: float | None = None, measured: S
     Raises:
         Conflict: It names no GPU that is known, or not one GPU for each rank.
     """
-    gpu, found = _gpu_of(spec, measured)
+    gpu, found = gpu_of(spec.resources, measured)
     request = spec.resources.gpu
     if request is None or request.milli % 1000 or spec.ranks_on_each_node != request.num_devices:
         raise Conflict("model: estimates are for one rank on each GPU; ask for whole GPUs and leave out ranks_per_node")
@@ -71,9 +72,13 @@ def hardware_of(spec: Training, price_per_hour: float | None = None, measured: S
     )
 
 
-def _gpu_of(spec: Training, measured: Sequence[MeasuredGpu]) -> tuple[Gpu, MeasuredGpu | None]:
-    """The GPU that a run asks for, and what was measured of it."""
-    request = spec.resources.gpu
+def gpu_of(resources: Resources, measured: Sequence[MeasuredGpu] = ()) -> tuple[Gpu, MeasuredGpu | None]:
+    """Return the GPU that is asked for, and what was measured of it.
+
+    Raises:
+        Conflict: It names no GPU that is known.
+    """
+    request = resources.gpu
     known = ", ".join((*(gpu.names[0] for gpu in GPUS), *(each.name for each in measured)))
     if request is None or request.model is None:
         raise Conflict(f"model: estimates go by the model of GPU; name one, such as `gpu: A100:8`. Known: {known}.")

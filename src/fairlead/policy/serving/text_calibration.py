@@ -1,0 +1,289 @@
+"""Finds the seconds of a text server's steps, and its memory, from when its own first requests were served.
+
+A simulation with coefficients that are roughly right says of which steps each wait consisted; the seconds of a step
+are linear in the coefficients as long as it is known which of a step's two bounds holds. So non-negative least squares
+over those waits gives better coefficients, with which the simulation is repeated. What the waits cannot tell apart
+stays near where it began (a ridge). CMA-ES (``fairlead.policy.search.covariance_adaptation``) then looks around for the
+least error of the means and of each request.
+
+Some coefficients cannot be told apart by requests that ran under one load. So several searches are made, and all that
+fit about as well are kept: their mean is the answer, and how far they differ says how sure it is.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.policy.search.covariance_adaptation import State
+from fairlead.policy.serving.text_engine import (
+    ATTENTION,
+    BLOCK,
+    CONTEXT,
+    DECODING,
+    MIXED,
+    PADDED,
+    TOKENS,
+    Engine,
+    Request,
+    Served,
+    Steps,
+    StepTimes,
+    simulate,
+    simulate_steps,
+)
+
+Array = NDArray[np.float64]
+
+# How strongly a coefficient that the waits do not tell is held where it began.
+RIDGES = (0.05, 1.0)
+ROUNDS = 5
+# By how much a server may be faster or slower than others at the same pace.
+SCALES = tuple(math.exp(0.2 * step) for step in range(-6, 3))
+# How far searches look, as factors of e, and how often each is made.
+WIDTHS = (2.0, 1.0)
+SEARCHES = 2
+BLOCKS_WIDTH = 0.12
+# A coefficient that is far from where a search began costs so much of the error.
+FAR = 0.003
+# Searches count that come as near as this to the best.
+AS_GOOD = 2.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Coefficients and limits that were found.
+
+    Attributes:
+        error: By how much means and single requests were off by them, relative to the means.
+    """
+
+    times: StepTimes
+    engine: Engine
+    error: float
+
+
+def calibrate(
+    requests: Sequence[Request],
+    observed: Served,
+    engine: Engine,
+    *,
+    prior: StepTimes | None = None,
+    simulations: int = 400,
+) -> list[Calibration]:
+    """Find the coefficients from requests that were served; the best first.
+
+    Args:
+        requests: In the order in which they came; those of which ``observed`` has no times came later and are load.
+        observed: Of the first of them, at least two with two tokens each.
+        engine: Its limits; its number of blocks is where the search begins, None where memory does not bound it.
+        prior: What steps would take by the data sheet; else as servers on one GPU usually divide their time.
+        simulations: How many each search may run at most.
+    """
+    num = int(np.sum(~np.isnan(observed.last_s)))
+    known = _Known.of(requests[:num], observed)
+    pace_s = float(np.median(known.pace))
+    task = _Task(requests=requests, num=num, known=known, floor=0.01 * np.array(typical(pace_s).values()))
+    begins = [prior] if prior is not None else [typical(pace_s * scale) for scale in SCALES]
+    begin = min((task.judge(times, engine) for times in begins), key=_error)
+    solved = min((task.solve(begin, ridge) for ridge in RIDGES), key=_error)
+    found = [
+        task.search(where, width, simulations, number)
+        for where, width in zip((begin, solved), WIDTHS, strict=True)
+        for number in range(SEARCHES)
+    ]
+    found.sort(key=_error)
+    return [each for each in found if each.error <= AS_GOOD * found[0].error]
+
+
+def predict(requests: Sequence[Request], found: Sequence[Calibration]) -> list[Served]:
+    """Return when requests are served by each of the calibrations."""
+    return [simulate(requests, each.times, each.engine) for each in found]
+
+
+def typical(pace_s: float) -> StepTimes:
+    """Return how a server on one GPU divides its time: a prompt's token takes a three-hundredth of a decoding step."""
+    return StepTimes(
+        base=0.6 * pace_s, sequence=1e-3 * pace_s, context=4e-6 * pace_s, prompt=3e-3 * pace_s,
+        prompt_base=0.3 * pace_s, mixed_context=4e-6 * pace_s, attention=2e-7 * pace_s, mixed=6e-4 * pace_s,
+    )  # fmt: skip
+
+
+def blocks_at_once(requests: Sequence[Request], served: Served, begins_s: Array) -> int:
+    """Return the blocks that those held who were computed at once, at most: all of a prompt, what came out so far.
+
+    Args:
+        begins_s: When each was taken in.
+    """
+    prompts, outputs = (np.array([float(value) for value in column]) for column in zip(
+        *((each.prompt, each.output) for each in requests), strict=True
+    ))  # fmt: skip
+    most = 0.0
+    for at in begins_s:
+        held = (begins_s <= at) & (at < served.last_s)
+        done = np.clip((at - served.first_s) / np.maximum(served.last_s - served.first_s, 1e-9), 0.0, 1.0)
+        most = max(most, float(np.sum(np.ceil((prompts + outputs * done) / BLOCK)[held])))
+    return round(most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """Requests that were observed: arrivals, first and last tokens, how many further ones, and seconds for each."""
+
+    arrived: Array
+    first: Array
+    last: Array
+    further: Array
+    pace: Array
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], observed: Served) -> "_Known":
+        num = len(requests)
+        first, last = observed.first_s[:num], observed.last_s[:num]
+        further = np.array([float(max(1, each.output - 1)) for each in requests])
+        arrived = np.array([each.arrived_s for each in requests])
+        return cls(arrived=arrived, first=first, last=last, further=further, pace=(last - first) / further)
+
+    def error(self, served: Served) -> float:
+        """Return by how much means and single requests are off, relative to the means."""
+        num = len(self.first)
+        first, last = served.first_s[:num], served.last_s[:num]
+        paces = (last - first) / self.further
+        pairs = (
+            (first - self.first, self.first - self.arrived),
+            (paces - self.pace, self.pace),
+            (last - self.last, self.last - self.arrived),
+        )
+        # The mean is what is asked for; the others keep it from being right by chance. Those that ran while few others
+        # did tell what no other tells, so each pace counts by its own size.
+        of_means = sum(
+            float((np.mean(np.abs(off)) + abs(np.mean(off))) / np.mean(size))
+            + abs(float(np.median(size + off) / np.median(size)) - 1.0)
+            for off, size in pairs
+        )
+        return (of_means + 2.0 * float(np.mean(np.abs(paces / self.pace - 1.0)))) / (3 * len(pairs) + 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """The requests of which the first ``num`` were observed, and what coefficients are at least."""
+
+    requests: Sequence[Request]
+    num: int
+    known: _Known
+    floor: Array
+
+    def judge(self, times: StepTimes, engine: Engine) -> Calibration:
+        """Return by how much they are off."""
+        try:
+            served = simulate(self.requests, times, engine, until=self.num)
+        except ValueError:
+            return Calibration(times=times, engine=engine, error=math.inf)
+        return Calibration(times=times, engine=engine, error=self.known.error(served))
+
+    def solve(self, begin: Calibration, ridge: float) -> Calibration:
+        """Return the best of some rounds of least squares."""
+        best, times = begin, begin.times
+        for _ in range(ROUNDS):
+            try:
+                served, steps = simulate_steps(self.requests, times, begin.engine, until=self.num)
+            except ValueError:
+                break
+            error = self.known.error(served)
+            if error < best.error:
+                best = replace(begin, times=times, error=error)
+            times = self._solved(served, steps, times, begin.times, ridge)
+        return best
+
+    def _solved(self, served: Served, steps: Steps, times: StepTimes, begin: StepTimes, ridge: float) -> StepTimes:
+        """Return the coefficients by which the steps add up to the waits that were observed."""
+        known, num = self.known, self.num
+        table = _columns(steps.parts, times)
+        sums = np.vstack([np.zeros(table.shape[1]), np.cumsum(table, axis=0)])
+        elapsed = np.concatenate([[0.0], np.cumsum(table @ np.array(times.values()))])
+        first, last = steps.first[:num] + 1, steps.last[:num] + 1
+        # Seconds without any step, which no coefficient explains.
+        idle = served.first_s[:num] - elapsed[first]
+        pace, wait = float(np.mean(known.pace)), float(np.mean(known.first - known.arrived))
+        rows = np.vstack([(sums[last] - sums[first]) / known.further[:, None] / pace, sums[first] / wait])
+        wanted = np.concatenate([known.pace / pace, (known.first - idle) / wait])
+        size = np.maximum(np.array(begin.values()), self.floor)
+        held = ridge * math.sqrt(num) * np.eye(len(size))
+        weights = np.ones(len(wanted))
+        found = size
+        # Of least absolute deviations, for a request may have been served a step sooner or later.
+        for _ in range(3):
+            scaled = np.vstack([rows * size * weights[:, None], held])
+            found = size * _non_negative(scaled, np.concatenate([wanted * weights, held @ np.ones(len(size))]))
+            off = np.abs(rows @ found - wanted)
+            weights = 1.0 / np.sqrt(np.maximum(off, 1e-3 + float(np.median(off))))
+        return _times_of(found)
+
+    def search(self, begin: Calibration, width: float, most: int, number: int) -> Calibration:
+        """Return the best within factors of ``e ** width`` of where it begins."""
+        engine = begin.engine
+        blocks = [float(engine.blocks)] if engine.blocks is not None else []
+        centre = np.log(np.concatenate([np.maximum(begin.times.values(), self.floor), blocks]))
+        widths = np.array([width] * len(self.floor) + [BLOCKS_WIDTH] * len(blocks))
+
+        def at(place: Sequence[float]) -> Calibration:
+            off = 2.0 * np.array(place) - 1.0
+            *values, last = (float(each) for each in np.exp(centre + widths * off))
+            times = _times_of([*values, last][: len(self.floor)])
+            judged = self.judge(times, replace(engine, blocks=round(last)) if blocks else engine)
+            return replace(judged, error=judged.error + FAR * float(np.mean(off[: len(self.floor)] ** 2)))
+
+        return _minimise(at, len(centre), most, number)
+
+
+def _error(each: Calibration) -> float:
+    return each.error
+
+
+def _times_of(values: Sequence[float] | Array) -> StepTimes:
+    return StepTimes(**dict(zip(StepTimes.__dataclass_fields__, (float(each) for each in values), strict=True)))
+
+
+def _columns(parts: Array, times: StepTimes) -> Array:
+    """Return of each step what its coefficients are multiplied by, in the order of ``StepTimes``."""
+    mixed = parts[:, MIXED] > 0
+    decoding = times.base + times.sequence * parts[:, DECODING]
+    computes = mixed & (times.prompt_base + times.prompt * parts[:, TOKENS] > decoding)
+    return np.column_stack(
+        (
+            ~computes,
+            np.where(mixed, parts[:, DECODING], parts[:, PADDED]) * ~computes,
+            parts[:, CONTEXT] * ~mixed,
+            parts[:, TOKENS] * computes,
+            computes,
+            parts[:, CONTEXT] * mixed,
+            parts[:, ATTENTION] * mixed,
+            parts[:, DECODING] * mixed,
+        )
+    )
+
+
+def _non_negative(rows: Array, wanted: Array) -> Array:
+    """Return the least squares without negative values: what comes out negative is 0, and the rest solved again."""
+    kept = np.ones(rows.shape[1], dtype=bool)
+    while True:
+        found = np.zeros(rows.shape[1])
+        found[kept] = np.linalg.lstsq(rows[:, kept], wanted, rcond=None)[0]
+        if (found >= 0).all():
+            return found
+        kept &= found > 0
+
+
+def _minimise(at: Callable[[Sequence[float]], Calibration], num_dims: int, most: int, number: int) -> Calibration:
+    """Return the best of a search in the unit cube that begins in its middle."""
+    state, best, used, generation = State.at_the_beginning(num_dims), at([0.5] * num_dims), 1, 0
+    while used + state.constants.population <= most and state.step_size > 2e-4:
+        places = [state.distribution.draw(number, generation, place) for place in range(state.constants.population)]
+        judged = [at(place) for place in places]
+        order = sorted(range(len(places)), key=lambda place: judged[place].error)
+        best = min(best, judged[order[0]], key=_error)
+        state = state.after([places[place] for place in order])
+        used, generation = used + len(places), generation + 1
+    return best

@@ -1,0 +1,343 @@
+"""Simulates a text server with continuous batching, step by step: when requests have their first and last tokens.
+
+The scheduler is that of vLLM (Kwon et al., SOSP 2023, with chunked prompts as in Agrawal et al., OSDI 2024): running
+requests first, then others as long as blocks for their whole prompts are free, so many tokens and requests a step,
+prompts in chunks; without free blocks the newest gives its own back and is computed again, as far as others have
+overwritten them meanwhile. A step is composed while the one before it still runs, when the one before that has ended.
+Replicas that share experts (``ranks``) step together, each with blocks and limits of its own; a request goes to the one
+with the least ``4 * waiting + running``.
+
+With D sequences that decode and have read S tokens, and P tokens of prompts whose attention reads A pairs, a step takes
+
+    base + sequence * (D rounded up to 8) + context * S           without prompts, and with them
+    max(base + sequence * D, prompt_base + prompt * (P + D)) + mixed_context * S + attention * A + mixed * D
+
+How many tokens a request gets is taken as known. Shared prefixes are not modelled.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 16
+# Sizes for which decoding steps are recorded as CUDA graphs.
+GRAPH = 8
+# Between two looks of the balancer at how much each rank has to do.
+BALANCE_S = 0.1
+
+# What a step of each rank consists of: steps with prompts, decoding sequences, the same rounded up, S, P + D, A.
+MIXED, DECODING, PADDED, CONTEXT, TOKENS, ATTENTION = range(6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Arrival of a request, seconds, and its tokens in and out."""
+
+    arrived_s: float
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """The coefficients of a step's time, seconds; the module says of what each is."""
+
+    base: float
+    sequence: float
+    context: float
+    prompt: float
+    prompt_base: float
+    mixed_context: float
+    attention: float = 0.0
+    mixed: float = 0.0
+
+    def values(self) -> tuple[float, ...]:
+        """Return the coefficients in the order of the fields."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Limits of a server.
+
+    Attributes:
+        max_tokens: Tokens a step.
+        max_seqs: Requests that run at once.
+        blocks: Blocks of 16 tokens in memory; None where memory is never short.
+        ranks: Replicas that step together.
+    """
+
+    max_tokens: int = 2048
+    max_seqs: int = 128
+    blocks: int | None = None
+    ranks: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Times of the first and the last token of each request, seconds; NaN where it was not simulated so far."""
+
+    first_s: NDArray[np.float64]
+    last_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """The steps of a simulation.
+
+    Attributes:
+        parts: A row a step, with the columns ``MIXED`` to ``ATTENTION``, of the rank that took longest.
+        first, last: The steps in which requests had their first and last tokens; -1 where not simulated so far.
+    """
+
+    parts: NDArray[np.float64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A request on its way.
+
+    Attributes:
+        target: Tokens to compute before the next one comes out.
+        done: Tokens that are computed; while it decodes, less the number of the step.
+        left: Tokens that it still has to get; while it decodes, plus the number of the step.
+        held: Blocks that it holds, while it does not decode.
+        cached: Blocks that it gave back and nobody has overwritten, from its beginning.
+    """
+
+    index: int
+    target: int
+    left: int
+    done: int = 0
+    held: int = 0
+    cached: int = 0
+    decodes: bool = False
+
+
+class _Rank:
+    """One replica: who of its requests computes how many tokens in the next step.
+
+    What a step needs of those that decode is kept as sums, so that it costs the same for one and for a hundred.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._free = engine.blocks if engine.blocks is not None else 1 << 60
+        # Free blocks in the order in which they are overwritten: whose they were, and how many.
+        self._order: deque[tuple[_Sequence | None, int]] = deque([(None, self._free)])
+        self._running: dict[int, _Sequence] = {}
+        self._prompts: dict[int, _Sequence] = {}
+        self._ends: list[tuple[int, int]] = []
+        # Those that decode by what they have computed, less the number of the step, modulo a block.
+        self._phases = [0] * BLOCK
+        self._offsets = 0
+        self.num_decoding = 0
+        self.waiting: deque[_Sequence] = deque()
+
+    @property
+    def num_running(self) -> int:
+        """Return how many have blocks."""
+        return len(self._running)
+
+    def compose(self, step: int) -> tuple[float, ...] | None:
+        """Return what the step consists of (``MIXED`` to ``ATTENTION``); None without anything to do."""
+        preempted = self._make_room(step)
+        decoding, context = self.num_decoding, self._offsets + self.num_decoding * step
+        self._take(self._phases[-step % BLOCK])
+        budget, tokens, pairs = self._engine.max_tokens - decoding, 0, 0.0
+        for each in self._prompts.values():
+            chunk = min(each.target - each.done, budget)
+            pairs += chunk * (each.done + 0.5 * chunk)
+            each.done += chunk
+            budget -= chunk
+            tokens += chunk
+        while self.waiting and not preempted and budget > 0 and len(self._running) < self._engine.max_seqs:
+            each = self.waiting[0]
+            blocks = -(-each.target // BLOCK)
+            if blocks > self._free:
+                break
+            self._take_back(each)
+            self._take(blocks - each.held)
+            each.held = blocks
+            chunk = min(each.target - each.done, budget)
+            pairs += chunk * (each.done + 0.5 * chunk)
+            each.done += chunk
+            budget -= chunk
+            tokens += chunk
+            self._running[each.index] = self._prompts[each.index] = self.waiting.popleft()
+        if not decoding and not tokens:
+            return None
+        padded = -(-decoding // GRAPH) * GRAPH
+        return float(tokens > 0), float(decoding), float(padded), float(context), float(tokens + decoding), pairs
+
+    def advance(self, step: int) -> tuple[list[int], list[int]]:
+        """Return who had its first token in the step, by its prompt, and who had its last."""
+        first, last = list[int](), list[int]()
+        while self._ends and self._ends[0][0] <= step:
+            each = self._running.get(heappop(self._ends)[1])
+            # One that was preempted meanwhile has another end.
+            if each is not None and each.decodes and each.left <= step:
+                last.append(each.index)
+                self._leave(each, step + 1)
+        ready = [each for each in self._prompts.values() if each.done >= each.target]
+        for each in ready:
+            first.append(each.index)
+            del self._prompts[each.index]
+            each.left -= 1
+            if each.left <= 0:
+                last.append(each.index)
+                del self._running[each.index]
+                self._give(None, each.held)
+                continue
+            # From the next step on it decodes.
+            each.decodes = True
+            each.done -= step + 1
+            each.left += step
+            heappush(self._ends, (each.left, each.index))
+            self._phases[each.done % BLOCK] += 1
+            self._offsets += each.done
+            self.num_decoding += 1
+        return first, last
+
+    def _stop_decoding(self, each: _Sequence, step: int) -> None:
+        self._phases[each.done % BLOCK] -= 1
+        self._offsets -= each.done
+        self.num_decoding -= 1
+        each.decodes = False
+        each.left -= step - 1
+        each.done += step
+        each.held = -(-each.done // BLOCK)
+
+    def _leave(self, each: _Sequence, step: int) -> None:
+        self._stop_decoding(each, step)
+        del self._running[each.index]
+        self._give(None, each.held)
+
+    def _make_room(self, step: int) -> bool:
+        """Preempt the newest until those that decode find the blocks that they need in this step."""
+        preempted = False
+        while self._phases[-step % BLOCK] > self._free:
+            each = self._running.pop(next(reversed(self._running)))
+            preempted = True
+            if each.decodes:
+                self._stop_decoding(each, step)
+            else:
+                del self._prompts[each.index]
+            each.cached = min(each.held, each.done // BLOCK)
+            self._give(None, each.held - each.cached)
+            self._give(each, each.cached)
+            each.target, each.done, each.held = max(each.target, each.done), 0, 0
+            self.waiting.appendleft(each)
+        return preempted
+
+    def _take(self, blocks: int) -> None:
+        self._free -= blocks
+        while blocks > 0:
+            owner, num = self._order.popleft()
+            used = min(num, blocks)
+            blocks -= used
+            if owner is not None:
+                owner.cached -= used
+            if used < num:
+                self._order.appendleft((owner, num - used))
+
+    def _take_back(self, each: _Sequence) -> None:
+        """Give it those of its own blocks that are left; of the last of them at least one token is computed again."""
+        if each.cached:
+            self._order = deque(part for part in self._order if part[0] is not each)
+            self._free -= each.cached
+        each.held, each.done, each.cached = each.cached, min(each.cached * BLOCK, each.target - 1), 0
+
+    def _give(self, each: _Sequence | None, blocks: int) -> None:
+        if blocks > 0:
+            self._free += blocks
+            self._order.append((each, blocks))
+
+
+def simulate(requests: Sequence[Request], times: StepTimes, engine: Engine, *, until: int | None = None) -> Served:
+    """Serve all requests, which are in the order in which they came, or until the first so many are done.
+
+    Raises:
+        ValueError: A request needs more blocks than there are.
+    """
+    return simulate_steps(requests, times, engine, until=until)[0]
+
+
+def simulate_steps(
+    requests: Sequence[Request], times: StepTimes, engine: Engine, *, until: int | None = None
+) -> tuple[Served, Steps]:
+    """Serve requests as ``simulate`` does, and tell of what the steps consisted."""
+    num = len(requests)
+    first, last = np.full(num, np.nan), np.full(num, np.nan)
+    first_step, last_step = np.full(num, -1), np.full(num, -1)
+    ranks = [_Rank(engine) for _ in range(engine.ranks)]
+    balancer = _Balancer(ranks)
+    values, parts = times.values(), list[tuple[float, ...]]()
+    left = goal = num if until is None else until
+    arrivals = [each.arrived_s for each in requests]
+    coming, step = 0, 0
+    now = end = 0.0
+    while left:
+        while coming < num and arrivals[coming] <= now:
+            asked = requests[coming]
+            balancer.choose(now).waiting.append(_Sequence(coming, asked.prompt, asked.output))
+            coming += 1
+        composed = [rank.compose(step) for rank in ranks]
+        length, longest = 0.0, None
+        for part in composed:
+            if part is not None and (took := step_s(part, values)) > length:
+                length, longest = took, part
+        if longest is None:
+            if coming == num:
+                raise ValueError(f"a request needs more than the {engine.blocks} blocks that there are")
+            now = end = max(end, arrivals[coming])
+            continue
+        begin = max(end, now)
+        end = begin + length
+        parts.append(longest)
+        for rank in ranks:
+            begun, ended = rank.advance(step)
+            for index in begun:
+                if first_step[index] < 0:
+                    first[index], first_step[index] = end, len(parts) - 1
+            for index in ended:
+                last[index], last_step[index] = end, len(parts) - 1
+                left -= index < goal
+        step += 1
+        now = begin
+    return Served(first_s=first, last_s=last), Steps(parts=np.array(parts), first=first_step, last=last_step)
+
+
+class _Balancer:
+    """Sends requests to the rank that has least to do, by counts that are looked at now and then."""
+
+    def __init__(self, ranks: Sequence[_Rank]) -> None:
+        self._ranks = ranks
+        self._loads = [0] * len(ranks)
+        self._looks_at = 0.0
+
+    def choose(self, now: float) -> _Rank:
+        if len(self._ranks) == 1:
+            return self._ranks[0]
+        if now >= self._looks_at:
+            self._loads = [4 * len(rank.waiting) + rank.num_running for rank in self._ranks]
+            self._looks_at = now + BALANCE_S
+        chosen = min(range(len(self._ranks)), key=self._loads.__getitem__)
+        self._loads[chosen] += 4
+        return self._ranks[chosen]
+
+
+def step_s(part: Sequence[float], values: Sequence[float]) -> float:
+    """Return the seconds of a step that consists of ``part``, by the coefficients of ``StepTimes.values``."""
+    base, sequence, context, prompt, prompt_base, mixed_context, attention, mixed = values
+    is_mixed, decoding, padded, read, tokens, pairs = part
+    if not is_mixed:
+        return base + sequence * padded + context * read
+    computing = prompt_base + prompt * tokens
+    return max(base + sequence * decoding, computing) + mixed_context * read + attention * pairs + mixed * decoding

@@ -1,0 +1,138 @@
+"""A simulated text server: nothing is lost, memory is never overdrawn, and its own coefficients are found again."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fairlead.errors import UnknownModel
+from fairlead.policy.serving.text_calibration import calibrate, predict
+from fairlead.policy.serving.text_capacity import answers, blocks_of, by_data_sheet
+from fairlead.policy.serving.text_engine import (
+    DECODING,
+    Engine,
+    Request,
+    Served,
+    StepTimes,
+    simulate,
+    simulate_steps,
+    step_s,
+)
+from fairlead.policy.strategy.gpus import find
+from fairlead.policy.strategy.transformer import hugging_face
+
+STEP = StepTimes(
+    base=0.02, sequence=3e-5, context=1e-7, prompt=1e-4, prompt_base=0.01, mixed_context=1e-7, mixed=2e-5
+)  # fmt: skip
+
+
+def drawn(num: int, seed: int = 1, every_s: float = 0.05) -> list[Request]:
+    rng = np.random.default_rng(seed)
+    at = np.cumsum(rng.exponential(every_s, num))
+    return [
+        Request(arrived_s=float(at[i]), prompt=int(rng.integers(20, 900)), output=int(rng.integers(2, 60)))
+        for i in range(num)
+    ]
+
+
+def test_a_request_by_itself_takes_its_steps() -> None:
+    served = simulate([Request(arrived_s=1.0, prompt=100, output=11)], STEP, Engine())
+    assert served.first_s[0] == pytest.approx(1.0 + max(0.02, 0.01 + 100 * 1e-4))
+    contexts = sum(range(100, 110))
+    assert served.last_s[0] - served.first_s[0] == pytest.approx(10 * (0.02 + 8 * 3e-5) + 1e-7 * contexts)
+
+
+@pytest.mark.parametrize("blocks", [None, 400, 80])
+def test_every_request_gets_all_its_tokens_in_any_memory(blocks: int | None) -> None:
+    requests = drawn(60)
+    served = simulate(requests, STEP, Engine(blocks=blocks))
+    arrived = np.array([each.arrived_s for each in requests])
+    assert np.all(served.first_s > arrived)
+    assert np.all(served.last_s >= served.first_s)
+
+
+def test_less_memory_takes_longer() -> None:
+    requests = drawn(80)
+    ends = [float(simulate(requests, STEP, Engine(blocks=blocks)).last_s.max()) for blocks in (None, 200, 70)]
+    assert ends == sorted(ends)
+
+
+def test_a_request_that_memory_never_holds_is_an_error() -> None:
+    with pytest.raises(ValueError, match="more than the 10 blocks"):
+        simulate([Request(arrived_s=0.0, prompt=1000, output=2)], STEP, Engine(blocks=10))
+
+
+def test_ranks_that_step_together_divide_the_requests_and_wait_for_the_longest() -> None:
+    requests = drawn(60)
+    alone = simulate(requests, STEP, Engine(max_seqs=4))
+    both = simulate(requests, STEP, Engine(max_seqs=4, ranks=2))
+    assert 0.45 * alone.last_s.max() < both.last_s.max() < 0.75 * alone.last_s.max()
+
+
+@pytest.mark.parametrize("blocks", [None, 400, 70])
+def test_the_steps_that_are_told_add_up_to_the_times(blocks: int | None) -> None:
+    requests = [replace(each, arrived_s=0.0) for each in drawn(60)]
+    served, steps = simulate_steps(requests, STEP, Engine(blocks=blocks))
+    ends = np.cumsum([step_s(part, STEP.values()) for part in steps.parts])
+    assert served.first_s == pytest.approx(ends[steps.first])
+    assert served.last_s == pytest.approx(ends[steps.last])
+    # Each sequence that decodes gets a token in each step, and its first one by its prompt, as the next one by what
+    # is computed again once others have taken its memory.
+    further = sum(each.output - 1 for each in requests)
+    decoded = steps.parts[:, DECODING].sum()
+    assert decoded == further if blocks is None else 0.95 * further < decoded < further
+
+
+def test_requests_before_it_tell_how_a_server_serves_the_others() -> None:
+    requests = drawn(60)
+    truth = simulate(requests, STEP, Engine())
+    later = np.arange(60) >= 30
+    seen = Served(first_s=np.where(later, np.nan, truth.first_s), last_s=np.where(later, np.nan, truth.last_s))
+    found = calibrate(requests, seen, Engine(), simulations=60)
+    arrived = np.array([each.arrived_s for each in requests])
+    waits = np.mean([served.last_s - arrived for served in predict(requests, found)])
+    assert waits == pytest.approx(np.mean(truth.last_s - arrived), rel=0.05)
+    assert found == sorted(found, key=lambda each: each.error)
+
+
+def test_memory_that_bounds_a_server_is_found_from_what_it_served() -> None:
+    requests = [replace(each, arrived_s=0.01 * number) for number, each in enumerate(drawn(80))]
+    truth = simulate(requests, STEP, Engine(blocks=300))
+    found = calibrate(requests, truth, Engine(blocks=310), simulations=60)
+    assert found[0].engine.blocks == pytest.approx(300, rel=0.1)
+    ends = [served.last_s.max() for served in predict(requests, found)]
+    assert np.mean(ends) == pytest.approx(truth.last_s.max(), rel=0.05)
+
+
+LLAMA = hugging_face(
+    {
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192,
+    }
+)  # fmt: skip
+
+
+def test_a_data_sheet_tells_what_a_step_of_decoding_reads() -> None:
+    gpu = find("RTX4090")
+    assert gpu is not None
+    times = by_data_sheet(LLAMA, gpu, 1)
+    # 7.5 billion weights besides the input embedding, and 128 KiB a token, at .85 of 1,008 GB/s.
+    assert times.base == pytest.approx(0.003 + 2 * 7.505e9 / (0.85 * 1008e9), rel=1e-3)
+    assert times.context == pytest.approx(2**17 / (0.85 * 1008e9))
+    # vLLM 0.19 had 2,588 there.
+    assert blocks_of(LLAMA, gpu, 1) == pytest.approx(2588, rel=0.1)
+    assert by_data_sheet(LLAMA, gpu, 2).base < times.base
+
+
+def test_more_requests_wait_longer_for_their_first_token_and_never_come_out_faster() -> None:
+    gpu = find("H100")
+    assert gpu is not None
+    found = answers(by_data_sheet(LLAMA, gpu, 1), Engine(blocks=blocks_of(LLAMA, gpu, 1)), 512, 128)
+    assert [each.further_s for each in found] == sorted(each.further_s for each in found)
+    assert found[-1].first_s > found[0].first_s
+    assert all(each.tokens_s == pytest.approx(128 * each.requests_s) for each in found)
+
+
+def test_a_request_too_long_for_memory_has_no_estimate() -> None:
+    with pytest.raises(UnknownModel, match="do not fit into its memory"):
+        answers(STEP, Engine(blocks=10), 512, 128)
