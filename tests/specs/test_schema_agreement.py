@@ -201,6 +201,7 @@ DOCUMENTS = st.sampled_from(list(KINDS)).flatmap(lambda kind: short(kind) | kube
 @given(DOCUMENTS)
 @example({"apiVersion": API_VERSION, "kind": "Team", "metadata": {"name": "a"}, "spec": {"members": None}})
 @example({"kind": "Team", "name": "a", "members": None})
+@example({"kind": "Pool", "name": "a", "nodes": 1, "hardware": {"cpu": 1, "memory": "1Gi"}, "peaks": {}})
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_one_refuses_the_other_refuses(document: dict[str, Any]) -> None:
     refused = refusals(document)

@@ -298,6 +298,10 @@ class _Reader:
             return self._not_a(kind, key, entry)
         of_each = Key(name=key.name, kind=kind.item, doc=key.doc, attributes=key.attributes, example=key.example)
         built: dict[str, object] = {}
+        if not entry.node.entries and not key.required:
+            example = f"`{key.name}: {key.example}`"
+            self.problems.add(entry.line, entry.path, f"nothing is in it; give one, such as {example}, or leave it out")
+            return _MISSING
         for name, inner in _entries(entry.node, entry.path + ".").items():
             problem = kind.names.problem(name)
             if problem is not None:
