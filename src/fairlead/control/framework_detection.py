@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.cluster.preflight import read_command
 from fairlead.runtime.launching import simple_words
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import SET_BY_FRAMEWORK, Framework, Launch, Training
@@ -144,6 +143,8 @@ def _launched(spec: Training, launcher: str) -> Detected:
 
 
 def _script(command: str, workdir: Path) -> Path | None:
+    from fairlead.cluster.preflight import read_command  # which imports the specs of all kinds
+
     asked = read_command(command)
     if asked is None:
         return None
