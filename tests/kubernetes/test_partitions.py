@@ -122,6 +122,10 @@ class _Operators:
         self._config, self._log = directory / "operator.yaml", directory / "operator.log"
         self._config.write_text(yaml.safe_dump(config))
 
+    def said(self) -> str:
+        """The last that they logged."""
+        return self._log.read_text()[-2000:]
+
     @contextmanager
     def one(self) -> Iterator[None]:
         """An operator that is killed with SIGKILL at the end of the block."""
@@ -240,7 +244,11 @@ def test_a_layout_that_fails_is_taken_back_and_told_of(
         there = replace(run, kubernetes=overlay({"spec": {"nodeSelector": {"pool": namespace}}}))
         cluster.submit(there)
         with operators.one(), manager.at_work():
-            until(lambda: "fairlead.dev/partitions-failed" in annotations() and WAY not in annotations())
+            until(
+                lambda: "fairlead.dev/partitions-failed" in annotations() and WAY not in annotations(),
+                lambda: (annotations(), operators.said()),
+                timeout_s=120.0,
+            )
         assert PARTS in json.loads(annotations()["fairlead.dev/partitions-failed"])
         node = plane.request("GET", path)
         assert node["metadata"]["labels"]["nvidia.com/mig.config"] == WHOLE

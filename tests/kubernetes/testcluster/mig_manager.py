@@ -7,7 +7,7 @@ were. What it has done it knows from the node, so that it may end and be started
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tests.kubernetes.testcluster.control_plane import ControlPlane
@@ -37,7 +37,9 @@ class MigManager:
         def work() -> None:
             while not ended.wait(EVERY_S):
                 for name in self._nodes:
-                    self._look(name)
+                    # Whoever else writes a node at the same time, or a slow server, is met again at the next look.
+                    with suppress(OSError):
+                        self._look(name)
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
