@@ -112,7 +112,7 @@ def test_what_kubelet_rotates_away_is_told_and_the_last_lines_come_alone(cluster
     (desk.directory / "train.py").write_text(CHATTY)
     with operating(desk):
         desk("run", "-d", write(desk, "chatty", 0))
-        until(lambda: "all said" in desk("logs", "chatty", "--tail", "2", "--rank", "0").out, timeout_s=120)
+        until(lambda: "all said" in desk("logs", "chatty", "--tail", "2", "--rank", "0").out, timeout_s=240)
         # kubelet looks every ten seconds.
         until(lambda: "were dropped" in desk("status", "chatty").out, timeout_s=60)
         told = objects(desk("logs", "chatty", "--json", "--rank", "1").out)
