@@ -123,7 +123,7 @@ def a_pool(nodes: int, layout: str | None) -> Pool:
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
-    """What a day cost its runs: all the time from their arrival that they did not work."""
+    """The cost of a day to its runs: all the time from their arrival that they did not work."""
     waited = weighted = 0.0
     unfinished = 0
     for run in outcome.runs:

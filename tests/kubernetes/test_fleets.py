@@ -124,12 +124,12 @@ class World:
         self.called |= {(each["metadata"]["labels"][LABEL], name) for each in there if _has_run(each)}
 
     def all_ended(self) -> bool:
-        """Whether all runs are over, of which those that run are let end."""
+        """Let those that run end, and return whether all are over."""
         self.release()
         return all(run["stage"] == "Ended" for run in self.runs())
 
     def told(self) -> str:
-        """What happened to each run, and what the processes said last."""
+        """Tell what happened to each run, and what the processes said last."""
         lines = (self._directory / "log").read_text(errors="replace").splitlines()
         return "\n".join((self("events", "research"), *lines[-60:], json.dumps(self.runs(), indent=1)))
 

@@ -76,7 +76,7 @@ class World:
 
     @property
     def places(self) -> dict[tuple[Tier | None, str], int]:
-        """How many replicas of which part serve on which kind of node."""
+        """Count the replicas of each part that serve on each kind of node."""
         return dict(Counter((tier, at.rstrip("0123456789")) for tier, at in self.ready()))
 
     def told(self, kind: str) -> list[str]:

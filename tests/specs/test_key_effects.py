@@ -60,11 +60,11 @@ CASES = [(kind, effect) for kind, effects in EFFECTS.items() for effect in effec
 
 
 SEEN: dict[tuple[str, str], object] = {}
-"""What came of a spec from which several examples set out."""
+"""Outcomes of specs from which several examples set out."""
 
 
 def seen_of(effect: Effect, before: object) -> object:
-    """What comes of a spec, which is the same twice."""
+    """Return what comes of a spec, which is the same twice."""
     key = (repr(effect.seen), repr(before))
     if key not in SEEN:
         seen = effect.seen(before)

@@ -7,7 +7,6 @@ The collector that fills it makes a document of each line, with the line as kube
 
 import contextlib
 import json
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections import defaultdict
@@ -15,16 +14,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.cluster.kubernetes.client.kept_output import ATTEMPT, INDEX, RUN_UID, Place
+from fairlead.cluster.kubernetes.client.kept_output import RUN_UID, Place, address_of, ask, place_of
 from fairlead.errors import ClusterError
 
 URL, INDICES, API_KEY = "FAIRLEAD_ELASTICSEARCH_URL", "FAIRLEAD_ELASTICSEARCH_INDEX", "FAIRLEAD_ELASTICSEARCH_API_KEY"
 DEFAULT_INDICES = "fairlead-*"
-ANSWER_S = 30.0
 # Elasticsearch's own bound of one answer, where nobody raised it, and of all answers of one reading.
 PAGE, MOST_LINES = 10_000, 1_000_000
 KEPT_FOR = "1m"
-"""How long a server keeps where a reading is, between two answers."""
+"""Time for which a server keeps where a reading is, between two answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +45,11 @@ class Elasticsearch:
         Raises:
             ClusterError: It names something else than an address of HTTP.
         """
-        url = environ.get(URL)
-        if not url:
+        url = address_of(environ, URL, "https://elasticsearch.example.com:9200")
+        if url is None:
             return None
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise ClusterError(f"{URL} is {url!r}; give an address such as https://elasticsearch.example.com:9200")
         indices = environ.get(INDICES) or DEFAULT_INDICES
-        return cls(url=url.rstrip("/"), indices=indices, api_key=environ.get(API_KEY) or None)
+        return cls(url=url, indices=indices, api_key=environ.get(API_KEY) or None)
 
     def lines(self, uid: str, since: float, until: float) -> dict[Place, str]:
         """Return what was kept of a run's pods within a time, by attempt and index, as kubelet's log has it.
@@ -86,9 +82,8 @@ class Elasticsearch:
                 for hit in hits:
                     source = hit["_source"]
                     if source.get(RUN_UID) == uid:
-                        place = int(source.get(ATTEMPT) or 0), int(source.get(INDEX) or 0)
                         (at,) = hit["fields"]["@timestamp"]
-                        yield place, str(at), str(source.get("log", "")).rstrip("\n")
+                        yield place_of(source), str(at), str(source.get("log", "")).rstrip("\n")
                 if len(hits) < PAGE or scroll is None:
                     return
                 page = self._ask("POST", "/_search/scroll", {"scroll": KEPT_FOR, "scroll_id": scroll})
@@ -112,14 +107,7 @@ class Elasticsearch:
         request = urllib.request.Request(
             f"{self.url}{path}", data=json.dumps(body).encode(), headers=headers, method=method
         )
-        try:
-            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-                content = json.load(answer)
-        except urllib.error.HTTPError as error:
-            said = error.read(300).decode(errors="replace").strip()
-            raise ClusterError(f"Elasticsearch at {self.url} answers {error.code}: {said or error.reason}") from error
-        except (OSError, ValueError) as error:
-            raise ClusterError(f"Elasticsearch at {self.url} cannot be asked: {error}") from error
+        content = ask(f"Elasticsearch at {self.url}", request)
         if not isinstance(content, dict):
             raise ClusterError(f"Elasticsearch at {self.url} answers something else than an object")
         return content

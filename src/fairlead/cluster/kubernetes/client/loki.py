@@ -4,8 +4,6 @@ The collector that fills it keeps the lines as kubelet has them, with three labe
 ``fairlead_run_uid``, ``fairlead_attempt`` and ``fairlead_index`` (docs/logs.md has them for Alloy and Fluent Bit).
 """
 
-import json
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections import defaultdict
@@ -13,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from fairlead.cluster.kubernetes.client.kept_output import ATTEMPT, INDEX, RUN_UID, Place
+from fairlead.cluster.kubernetes.client.kept_output import RUN_UID, Place, address_of, ask, place_of
 from fairlead.errors import ClusterError
 
 URL, TOKEN, TENANT = "FAIRLEAD_LOKI_URL", "FAIRLEAD_LOKI_TOKEN", "FAIRLEAD_LOKI_TENANT"
-ANSWER_S = 30.0
 # Loki's own bound of one answer, where nobody raised it, and of all answers of one reading.
 PAGE, MOST_LINES = 5_000, 1_000_000
 # Loki refuses to answer for a longer time at once than its own bound, 30 days and an hour where nobody changed it.
@@ -44,12 +41,10 @@ class Loki:
         Raises:
             ClusterError: It names something else than an address of HTTP.
         """
-        url = environ.get(URL)
-        if not url:
-            return None
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise ClusterError(f"{URL} is {url!r}; give an address such as https://loki.example.com")
-        return cls(url=url.rstrip("/"), token=environ.get(TOKEN) or None, tenant=environ.get(TENANT) or None)
+        url = address_of(environ, URL, "https://loki.example.com")
+        return (
+            None if url is None else cls(url=url, token=environ.get(TOKEN) or None, tenant=environ.get(TENANT) or None)
+        )
 
     def lines(self, uid: str, since: float, until: float) -> dict[Place, str]:
         """Return what was kept of a run's pods within a time, by attempt and index, as kubelet's log has it.
@@ -82,24 +77,17 @@ class Loki:
             request.add_header("Authorization", f"Bearer {self.token}")
         if self.tenant is not None:
             request.add_header("X-Scope-OrgID", self.tenant)
+        store = f"Loki at {self.url}"
+        content = ask(store, request)
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-                content = json.load(answer)
             streams = content["data"]["result"]
             return [
-                (_place(stream["stream"]), int(at_ns), str(text).rstrip("\n"))
+                (place_of(stream["stream"]), int(at_ns), str(text).rstrip("\n"))
                 for stream in streams
                 for at_ns, text, *_ in stream["values"]
             ]
-        except urllib.error.HTTPError as error:
-            said = error.read(300).decode(errors="replace").strip()
-            raise ClusterError(f"Loki at {self.url} answers {error.code}: {said or error.reason}") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ClusterError(f"Loki at {self.url} cannot be asked: {error}") from error
-
-
-def _place(labels: Mapping[str, str]) -> Place:
-    return int(labels.get(ATTEMPT) or 0), int(labels.get(INDEX) or 0)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ClusterError(f"{store} cannot be asked: {error}") from error
 
 
 def _moment(at_ns: int) -> str:
