@@ -1,9 +1,9 @@
 """Estimates of how an endpoint with a text server would answer, as people and programs read them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fairlead.cli.show import table
 from fairlead.control.gpu_measurement import read_measured
@@ -18,6 +18,7 @@ from fairlead.policy.strategy.transformer import hugging_face
 from fairlead.specs.serving import Serving
 from fairlead.text.quantities import plural
 
+Config: TypeAlias = Mapping[str, Any]
 # What Hugging Face calls models that answer with text.
 GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 # Of each search of a calibration.
@@ -25,23 +26,26 @@ SIMULATIONS = 200
 HEADERS = ("REQUESTS/S", "TOKENS/S", "FIRST TOKEN", "EACH FURTHER")
 
 
-def is_text_server(spec: Serving, directory: Path) -> bool:
-    """Return whether the endpoint runs a server of its own with a model of text that lies on this machine."""
-    path = _config_of(spec, directory)
-    if spec.run is None or spec.resources.gpu is None or path is None or not path.is_file():
-        return False
-    return any(str(each).endswith(GENERATES) for each in read_json(path).get("architectures") or ())
+def text_config(spec: Serving, directory: Path) -> Config | None:
+    """Return what describes the model of text that an endpoint's own server has on this machine; None without one."""
+    if spec.run is None or spec.resources.gpu is None or spec.model is None or "://" in spec.model or "@" in spec.model:
+        return None
+    path = Path(directory, spec.workdir or ".", spec.model).expanduser() / "config.json"
+    config = read_json(path) if path.is_file() else {}
+    generates = any(str(each).endswith(GENERATES) for each in config.get("architectures") or ())
+    return config if generates else None
 
 
-def describe_text(spec: Serving, directory: Path, tokens: tuple[int, int], served: Path | None) -> list[str]:
+def describe_text(spec: Serving, config: Config, tokens: tuple[int, int], served: Path | None) -> list[str]:
     """Tell how one replica would answer under several loads; or why there is no estimate.
 
     Args:
+        config: Of its model, as ``text_config`` has it.
         tokens: Of a usual request and of its answer.
         served: Of requests that such a replica has served; None before it has.
     """
     try:
-        estimates = _estimates(spec, directory, tokens, served)
+        estimates = _estimates(spec, config, tokens, served)
     except (Conflict, UnknownModel) as error:
         return [f"{spec.name}: no estimate: {error}"]
     loads = [each.found for each in estimates]
@@ -68,11 +72,11 @@ def describe_text(spec: Serving, directory: Path, tokens: tuple[int, int], serve
 
 
 def text_json(
-    spec: Serving, directory: Path, tokens: tuple[int, int], served: Path | None
+    spec: Serving, config: Config, tokens: tuple[int, int], served: Path | None
 ) -> list[list[dict[str, Any]]] | None:
     """The same for programs, a list for each estimate; None without one."""
     try:
-        return [[asdict(load) for load in each.found] for each in _estimates(spec, directory, tokens, served)]
+        return [[asdict(load) for load in each.found] for each in _estimates(spec, config, tokens, served)]
     except (Conflict, UnknownModel):
         return None
 
@@ -86,14 +90,13 @@ class _Estimate:
     found: list[Answers]
 
 
-def _estimates(spec: Serving, directory: Path, tokens: tuple[int, int], served: Path | None) -> list[_Estimate]:
-    path, request = _config_of(spec, directory), spec.resources.gpu
-    assert path is not None, "only of text servers"
+def _estimates(spec: Serving, config: Config, tokens: tuple[int, int], served: Path | None) -> list[_Estimate]:
+    request = spec.resources.gpu
     assert request is not None, "only of text servers"
     gpu, _ = gpu_of(spec.resources, read_measured())
     if request.milli % 1000:
         raise Conflict("estimates are for whole GPUs")
-    model, num = hugging_face(read_json(path)), request.num_devices
+    model, num = hugging_face(config), request.num_devices
     blocks = blocks_of(model, gpu, num)
     if not blocks:
         raise UnknownModel(f"the model's {2e-9 * model.parameters:.3g} GB do not fit on {num} x {gpu.names[0]}")
@@ -109,11 +112,5 @@ def _estimates(spec: Serving, directory: Path, tokens: tuple[int, int], served: 
 
 def _range(values: Iterable[float]) -> str:
     """Return one number, or the least and the greatest where they differ as printed."""
-    low, *_, high = sorted([f"{each:.3g}" if each < 1_000 else f"{each:.0f}" for each in values] * 2, key=float)
-    return low if low == high else f"{low} to {high}"
-
-
-def _config_of(spec: Serving, directory: Path) -> Path | None:
-    if spec.model is None or "://" in spec.model or "@" in spec.model:
-        return None
-    return Path(directory, spec.workdir or ".", spec.model).expanduser() / "config.json"
+    texts = sorted((f"{each:.3g}" if each < 1_000 else f"{each:.0f}" for each in values), key=float)
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"

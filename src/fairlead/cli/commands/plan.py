@@ -213,22 +213,20 @@ def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: Asked) -> 
 def _print_text(spec: WorkloadSpec, request: Asked, tokens: tuple[int, int], served: Path | None) -> None:
     """Print how fast a text server would answer; nothing of others."""
     if isinstance(spec, Serving) and spec.model is not None:
-        from fairlead.cli.text_answers import describe_text, is_text_server
+        from fairlead.cli.text_answers import describe_text, text_config
 
-        if is_text_server(spec, request.directory):
-            print("\n".join(describe_text(spec, request.directory, tokens, served)))
+        config = text_config(spec, request.directory)
+        if config is not None:
+            print("\n".join(describe_text(spec, config, tokens, served)))
 
 
 def _text_json(spec: WorkloadSpec, request: Asked, tokens: tuple[int, int], served: Path | None) -> dict[str, object]:
     if not isinstance(spec, Serving) or spec.model is None:
         return {}
-    from fairlead.cli.text_answers import is_text_server, text_json
+    from fairlead.cli.text_answers import text_config, text_json
 
-    return (
-        {"answers": text_json(spec, request.directory, tokens, served)}
-        if is_text_server(spec, request.directory)
-        else {}
-    )
+    config = text_config(spec, request.directory)
+    return {} if config is None else {"answers": text_json(spec, config, tokens, served)}
 
 
 def _print_traces(spec: WorkloadSpec, request: Asked) -> None:

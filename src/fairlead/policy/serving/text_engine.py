@@ -16,7 +16,7 @@ How many tokens a request gets is taken as known. Shared prefixes are not modell
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from heapq import heappop, heappush
 
@@ -151,30 +151,31 @@ class _Rank:
         decoding, context = self.num_decoding, self._offsets + self.num_decoding * step
         self._take(self._phases[-step % BLOCK])
         budget, tokens, pairs = self._engine.max_tokens - decoding, 0, 0.0
-        for each in self._prompts.values():
+        prompts = self._next_prompts(admits=not preempted)
+        while budget > 0 and (each := next(prompts, None)) is not None:
             chunk = min(each.target - each.done, budget)
             pairs += chunk * (each.done + 0.5 * chunk)
             each.done += chunk
             budget -= chunk
             tokens += chunk
-        while self.waiting and not preempted and budget > 0 and len(self._running) < self._engine.max_seqs:
-            each = self.waiting[0]
-            blocks = -(-each.target // BLOCK)
-            if blocks > self._free:
-                break
-            self._take_back(each)
-            self._take(blocks - each.held)
-            each.held = blocks
-            chunk = min(each.target - each.done, budget)
-            pairs += chunk * (each.done + 0.5 * chunk)
-            each.done += chunk
-            budget -= chunk
-            tokens += chunk
-            self._running[each.index] = self._prompts[each.index] = self.waiting.popleft()
         if not decoding and not tokens:
             return None
         padded = -(-decoding // GRAPH) * GRAPH
         return float(tokens > 0), float(decoding), float(padded), float(context), float(tokens + decoding), pairs
+
+    def _next_prompts(self, *, admits: bool) -> Iterator[_Sequence]:
+        """Yield whose prompts come next: those that were begun, then others as they are admitted."""
+        yield from tuple(self._prompts.values())
+        while admits and self.waiting and len(self._running) < self._engine.max_seqs:
+            each = self.waiting[0]
+            blocks = -(-each.target // BLOCK)
+            if blocks > self._free:
+                return
+            self._take_back(each)
+            self._take(blocks - each.held)
+            each.held = blocks
+            self._running[each.index] = self._prompts[each.index] = self.waiting.popleft()
+            yield each
 
     def advance(self, step: int) -> tuple[list[int], list[int]]:
         """Return who had its first token in the step, by its prompt, and who had its last."""
