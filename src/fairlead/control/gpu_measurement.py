@@ -5,15 +5,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from fairlead.cluster.local.home import Home
-from fairlead.errors import ClusterError, Conflict
+from fairlead.cluster.local.json_records import read_records, write_records
+from fairlead.errors import Conflict
 from fairlead.policy.strategy.gpus import MeasuredGpu
 from fairlead.policy.strategy.step_time import TILE_COLUMNS, TILE_ROWS, waves_of
-from fairlead.runtime.podfiles import read_json, write_json
+from fairlead.runtime.podfiles import read_json
 
 PROGRAM = "fairlead.runtime.parallelism.measuring"
 ASK_S, PATIENCE_S = 60.0, 300.0
@@ -29,15 +29,7 @@ def read_measured(home: Home | None = None) -> tuple[MeasuredGpu, ...]:
         ClusterError: The file cannot be read.
     """
     path = Home.at().gpus if home is None else home.gpus
-    try:
-        found = read_json(path)
-        if found is None:
-            if path.exists():
-                raise ValueError("it is no JSON")
-            return ()
-        return tuple(MeasuredGpu(**each) for each in found["gpus"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ClusterError(f"{path} cannot be read: {error}. Remove it and measure again.") from error
+    return read_records(path, "gpus", MeasuredGpu, "Remove it and measure again.")
 
 
 def measure(home: Home, env: Mapping[str, str], now: float) -> MeasuredGpu:
@@ -57,7 +49,7 @@ def measure(home: Home, env: Mapping[str, str], now: float) -> MeasuredGpu:
         raise Conflict(f"gpu: the torch of {python} finds no GPU on this machine; measure where there is one")
     found = measured_on(python, "cuda", count, env, now)
     others = [each for each in read_measured(home) if each.name != found.name]
-    write_json(home.gpus, {"version": 1, "gpus": [asdict(each) for each in (*others, found)]})
+    write_records(home.gpus, "gpus", (*others, found))
     return found
 
 

@@ -4,11 +4,10 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
-from fairlead.errors import ClusterError, Conflict, NotFound
-from fairlead.runtime.podfiles import read_json, write_json
+from fairlead.cluster.local.json_records import read_records, write_records
+from fairlead.errors import Conflict, NotFound
 from fairlead.state.access_keys import AccessKey
 
 Keys = tuple[AccessKey, ...]
@@ -20,15 +19,7 @@ def read_keys(path: Path) -> Keys:
     Raises:
         ClusterError: The file cannot be read: no endpoint may be opened by half of it.
     """
-    try:
-        found = read_json(path)
-        if found is None:
-            if path.exists():
-                raise ValueError("it is no JSON")
-            return ()
-        return tuple(AccessKey(**each) for each in found["keys"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ClusterError(f"{path} cannot be read: {error}. Remove it and make new keys.") from error
+    return read_records(path, "keys", AccessKey, "Remove it and make new keys.")
 
 
 def add_key(path: Path, key: AccessKey) -> None:
@@ -67,7 +58,7 @@ def remove_key(path: Path, team: str, name: str) -> None:
 
 def _change(path: Path, of: Callable[[Keys], Keys]) -> None:
     with _locked(path.with_suffix(".lock")):
-        write_json(path, {"version": 1, "keys": [asdict(each) for each in of(read_keys(path))]})
+        write_records(path, "keys", of(read_keys(path)))
 
 
 @contextmanager

@@ -42,9 +42,9 @@ class Loki:
             ClusterError: It names something else than an address of HTTP.
         """
         url = address_of(environ, URL, "https://loki.example.com")
-        return (
-            None if url is None else cls(url=url, token=environ.get(TOKEN) or None, tenant=environ.get(TENANT) or None)
-        )
+        if url is None:
+            return None
+        return cls(url=url, token=environ.get(TOKEN) or None, tenant=environ.get(TENANT) or None)
 
     def lines(self, uid: str, since: float, until: float) -> dict[Place, str]:
         """Return what was kept of a run's pods within a time, by attempt and index, as kubelet's log has it.

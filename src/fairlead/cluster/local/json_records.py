@@ -1,0 +1,40 @@
+"""Reads and writes records of one type that a file of the state directory holds as JSON, with its version."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from fairlead.errors import ClusterError
+from fairlead.runtime.podfiles import read_json, write_json
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
+
+
+def read_records(path: Path, name: str, record: type[Record], remedy: str) -> tuple[Record, ...]:
+    """Return all records, in the order of the file; none where there is no file.
+
+    Args:
+        name: Of the list in the file.
+        remedy: What to do about a file that cannot be read.
+
+    Raises:
+        ClusterError: The file cannot be read: nothing may go by half of it.
+    """
+    try:
+        found = read_json(path)
+        if found is None:
+            if path.exists():
+                raise ValueError("it is no JSON")
+            return ()
+        return tuple(record(**each) for each in found[name])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ClusterError(f"{path} cannot be read: {error}. {remedy}") from error
+
+
+def write_records(path: Path, name: str, records: Iterable[Record]) -> None:
+    """Write records in the place of those that were there."""
+    write_json(path, {"version": 1, name: [asdict(each) for each in records]})
