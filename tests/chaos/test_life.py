@@ -28,6 +28,7 @@ from fairlead.specs.sweep import Sweep, map_runs
 from fairlead.specs.training import Retry
 from fairlead.state.snapshot import Phase
 from tests.chaos.test_pipelines import STEPS, phases_of, processes_of, step
+from tests.chaos.world import trial_program
 from tests.home import end_everything
 from tests.rounds import rounds
 from tests.waiting import until
@@ -35,14 +36,7 @@ from tests.waiting import until
 TRIALS, MOST_KILLS, LIMIT_S = 40, 30, 400.0
 ENDLESS = Retry(infrastructure=1000, program=1000, backoff_s=0.0)
 # Short, so that a start is under way at most instants.
-PROGRAM = """
-import os, sys, time
-with open(sys.argv[1], "a") as ledger:
-    print(os.environ["FAIRLEAD_RUN"], os.environ["FAIRLEAD_ATTEMPT"], file=ledger)
-for step in range(1, 4):
-    print(f"step={step} loss={(float(sys.argv[2]) - 0.3) ** 2 + 1 / step}", flush=True)
-    time.sleep(0.02)
-"""
+PROGRAM = trial_program(steps=3, step_s=0.02)
 FILE = """
 kind: Sweep
 name: rates

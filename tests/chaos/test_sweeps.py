@@ -16,19 +16,12 @@ from fairlead.runtime.podfiles import read_json
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.sweep import Sweep, map_runs
 from fairlead.state.snapshot import Phase
-from tests.chaos.world import processes_of
+from tests.chaos.world import processes_of, trial_program
 from tests.home import end_everything
 from tests.waiting import until
 
 LIMIT_S = 480.0
-PROGRAM = """
-import os, sys, time
-with open(sys.argv[1], "a") as ledger:
-    print(os.environ["FAIRLEAD_RUN"], os.environ["FAIRLEAD_ATTEMPT"], file=ledger)
-for step in range(1, 9):
-    print(f"step={step} loss={(float(sys.argv[2]) - 0.3) ** 2 + 1 / step}", flush=True)
-    time.sleep(0.04)
-"""
+PROGRAM = trial_program(steps=8, step_s=0.04)
 FILE = """
 kind: Sweep
 name: rates

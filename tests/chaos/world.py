@@ -24,6 +24,18 @@ LIMIT_S = 60.0
 LOOK_AGAIN_S = 2.0
 
 
+def trial_program(steps: int, step_s: float) -> str:
+    """Write the program of a sweep's trials, which adds each of its attempts to a file and prints its loss."""
+    return f"""
+import os, sys, time
+with open(sys.argv[1], "a") as ledger:
+    print(os.environ["FAIRLEAD_RUN"], os.environ["FAIRLEAD_ATTEMPT"], file=ledger)
+for step in range(1, {steps + 1}):
+    print(f"step={{step}} loss={{(float(sys.argv[2]) - 0.3) ** 2 + 1 / step}}", flush=True)
+    time.sleep({step_s})
+"""
+
+
 @dataclass(slots=True)
 class Round:
     """A round in progress."""
