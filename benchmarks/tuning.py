@@ -1,9 +1,11 @@
-"""What a sweep costs and saves: `python -m benchmarks.tuning [starts | history | asha]`.
+"""What a sweep costs and saves: `python -m benchmarks.tuning [starts | history | ray | asha]`.
 
 starts: from the command to the first line of the first trial's program, in a state directory of its own; bar 0.5 s.
 history: from the end of a trial to the start of the next one's program, with 1,000 trials in store; bar 50 ms. Beside
 it Optuna's bookkeeping alone, with SQLite, where it can be installed in an environment of its own.
-Both say what a bare interpreter takes to start at that time, since others may use the machine, and processor time.
+ray: both of Ray Tune, whose sampler is told 1,000 results, where it can be installed in an environment of its own.
+The first two say what a bare interpreter takes to start at that time, since others may use the machine, and processor
+time.
 asha: processor time of training until ASHA has the best loss of a random search whose trials run to their ends; bar a
 quarter of what that takes. The trials train a small network in this process, a step at a time, four at once. Median of
 seeds; give OMP_NUM_THREADS=1.
@@ -65,7 +67,7 @@ trial: {{run: '{python} train.py {file}', metrics: name=value, resources: {{cpu:
 
 def main() -> None:
     """Measure what is chosen, or all."""
-    parts = {"starts": _starts, "history": _history, "asha": _asha}
+    parts = {"starts": _starts, "history": _history, "ray": _ray, "asha": _asha}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(parts)}; all when left out")
     chosen = parser.parse_args().parts or list(parts)
@@ -184,6 +186,23 @@ def _history() -> None:
                 f"Optuna, telling a result and asking for the next values, {TRIALS_IN_STORE} in SQLite: {wall_ms} ms, "
                 f"{cpu_ms} ms of it processor; no program is started in that"
             )
+
+
+def _ray() -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        numbers, before = (TRIALS_IN_STORE, MORE_TRIALS), resource.getrusage(resource.RUSAGE_CHILDREN)
+        given = (repr(time.time()), *map(str, numbers))
+        found = peers.run("ray-tune", "ray_tune.py", *given, place=Path(name), env=dict(os.environ))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if isinstance(found, str):
+        print(found)
+        return
+    first_s, next_ms = found[0].split()[-2:]
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(
+        f"Ray Tune with {TRIALS_IN_STORE} results known: first trial trains {first_s} s after the command, the next "
+        f"{next_ms} ms after one ends; processor: {cpu_s:.0f} s for {MORE_TRIALS} trials, start and end included"
+    )
 
 
 def _records(cluster: LocalCluster, sweep: Workload[Sweep]) -> list[TrialRecord]:

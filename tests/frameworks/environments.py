@@ -24,6 +24,7 @@ WANTED = {
     "mlflow": ("mlflow==3.17.2",),
     "mpi": ("mpi4py==4.1.2", "mpich==5.0.2"),
     "ray": ("ray==2.60.0",),
+    "ray-tune": ("ray[tune]==2.60.0", "optuna==5.0.0"),
     "schemathesis": ("schemathesis==4.32.5",),
     "tensorflow": ("tensorflow-cpu==2.21.0",),
     "tensorboard": ("tensorboard==2.21.0",),

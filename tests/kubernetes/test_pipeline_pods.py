@@ -25,7 +25,8 @@ from fairlead.policy.kinds.steps import Task
 from fairlead.specs.formats.packing import packed, unpacked
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import to_json
-from fairlead.specs.pipeline import VARIABLE, Pipeline
+from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.workload import PIPELINE_VARIABLE
 from tests.builders import training
 from tests.kubernetes.builders import SETTINGS, a_creation, a_workload
 from tests.kubernetes.test_runtime_bundle import TIMEOUT_S, Container
@@ -90,7 +91,7 @@ class Pods:
         env = {
             "FAIRLEAD_POD_DIR": str(container.pod_dir), "FAIRLEAD_RUN_DIR": str(directory / "run"), "WORLD_SIZE": "1",
             "FAIRLEAD_CHECKPOINT_TO": f"{self.place}/churn-{run}", "FAIRLEAD_RUN_UID": run,
-            "FAIRLEAD_TEAM": "research", "LEDGER": str(self.ledger), VARIABLE: packed(spec(text)),
+            "FAIRLEAD_TEAM": "research", "LEDGER": str(self.ledger), PIPELINE_VARIABLE: packed(spec(text)),
             "FSSPEC_FILE_AUTO_MKDIR": "yes", **self.environ,
         }  # fmt: skip
         # A volume needs nothing but the interpreter.
@@ -289,12 +290,12 @@ PLAIN = to_json(training("train"))
 def test_a_variable_that_holds_no_pipeline_is_told_and_makes_no_trouble_for_readers(value: str) -> None:
     with pytest.raises(InvalidSpec, match=r"FAIRLEAD_PIPELINE: it holds no pipeline: .*; leave it out"):
         unpacked(value)
-    assert pipeline_of(replace(training("train"), env={VARIABLE: value})) is None
+    assert pipeline_of(replace(training("train"), env={PIPELINE_VARIABLE: value})) is None
 
 
 def test_only_the_pods_of_drivers_have_the_driver() -> None:
     plain = training("train")
-    driver = replace(plain, env={VARIABLE: packed(spec())})
+    driver = replace(plain, env={PIPELINE_VARIABLE: packed(spec())})
     rendered = [render_pod(a_workload(each), a_creation(), SETTINGS) for each in (plain, driver)]
     volumes = [each["spec"]["volumes"][0] for each in rendered]
     assert volumes[0] == {"name": "fairlead-runtime", "configMap": {"name": SETTINGS.runtime}}

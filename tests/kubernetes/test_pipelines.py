@@ -10,8 +10,8 @@ import pytest
 from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.specs.formats.packing import unpacked
 from fairlead.specs.overlay import RANKS
-from fairlead.specs.pipeline import VARIABLE
 from fairlead.specs.training import ENV_MOST
+from fairlead.specs.workload import PIPELINE_VARIABLE
 from tests.kubernetes.test_faces import Desk, a_desk, namespace, operating, phases, plane, prepared
 from tests.kubernetes.test_kubectl import Kubectl
 from tests.kubernetes.testcluster.control_plane import ControlPlane
@@ -66,7 +66,7 @@ def test_the_pod_of_a_pipeline_has_its_driver_and_its_steps(desk: Desk, plane: C
         (ranks,) = (each for each in pod["spec"]["containers"] if each["name"] == RANKS)
         env = {each["name"]: each.get("value") for each in ranks["env"]}
         assert env["FAIRLEAD_COMMAND"] == "python3 /fairlead/runtime/driver.pyz"
-        assert list(unpacked(env[VARIABLE]).steps) == ["prepare"]
+        assert list(unpacked(env[PIPELINE_VARIABLE]).steps) == ["prepare"]
         place = f"/api/v1/namespaces/{namespace}/configmaps/{driver_bundle.bundle_name()}"
         assert plane.request("GET", place)["immutable"]
         shown = desk("status", "churn").out

@@ -259,7 +259,23 @@ def test_only_trials_that_have_changed_are_read_anew(monkeypatch: pytest.MonkeyP
     left = {name: child for name, child in world.trials.items() if name != "5"}
     assert 5 not in [each.number for each in trials_of(pruned, Family(children=left))]
     assert read == [7, 3, 7]
-    assert len(sweep_kind._RECORDS["parent", "loss"]) == 39
+    assert len(sweep_kind._PASTS["parent", world.sweep.spec.judged_by].of_moving) == 39
+
+
+@pytest.mark.parametrize("objectives", [{}, {"objective": "", "objectives": "[loss, 'cost:minimize']"}])
+def test_a_sweep_is_judged_the_same_whichever_trials_are_known_to_be_settled(objectives: dict[str, str]) -> None:
+    world = World(spec(trials="9", parallel="4", **objectives))
+    while not world.sweep.status.phase.is_final:
+        ended = [name for name, child in world.trials.items() if child.status.phase.is_final]
+        judged = {repr(judge(world.sweep, Family(children=world.trials), 5.0))}
+        for known in (len(ended) // 2, len(ended), len(ended)):
+            settled = {name: world.trials[name] for name in ended[:known]}
+            moving = {name: child for name, child in world.trials.items() if name not in settled}
+            judged.add(repr(judge(world.sweep, Family(children=world.trials, settled=settled, moving=moving), 5.0)))
+        assert len(judged) == 1
+        world.pass_once()
+        world.step()
+    assert world.detail.over == 9
 
 
 SEVERAL = {"objective": "", "objectives": "[loss, 'cost:minimize']"}

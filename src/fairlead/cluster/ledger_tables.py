@@ -16,40 +16,13 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Protocol
 
+from fairlead.cluster.ledger_schema import LEDGER_SCHEMA
 from fairlead.ledger.activity import activity
 from fairlead.ledger.bills import Line, PriceChange, Stretch, priced_spans
 from fairlead.ledger.usage import DAY_MS, HOUR_MS, Holder, Interval, Use
 from fairlead.specs.team import PROJECT_LABEL
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Pod, Progress, Spending
-
-LEDGER_SCHEMA = """
-CREATE TABLE IF NOT EXISTS prices (
-    node TEXT NOT NULL, from_ms INTEGER NOT NULL, rate INTEGER, source TEXT NOT NULL, PRIMARY KEY (node, from_ms)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS holders (
-    id INTEGER PRIMARY KEY, uid TEXT NOT NULL, run TEXT NOT NULL, team TEXT NOT NULL, model TEXT NOT NULL,
-    project TEXT NOT NULL, "user" TEXT NOT NULL,
-    UNIQUE (uid, run, team, model, project, "user")
-);
-CREATE TABLE IF NOT EXISTS usage (
-    day INTEGER NOT NULL, node TEXT NOT NULL, holder INTEGER NOT NULL, use TEXT NOT NULL, start_ms INTEGER NOT NULL,
-    end_ms INTEGER NOT NULL, share INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS usage_by_day ON usage (day);
-CREATE INDEX IF NOT EXISTS usage_by_holder ON usage (holder);
-CREATE TABLE IF NOT EXISTS budget_notices (
-    team TEXT NOT NULL, month TEXT NOT NULL, percent INTEGER NOT NULL, PRIMARY KEY (team, month, percent)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS idle_hours (
-    pod TEXT NOT NULL, hour INTEGER NOT NULL, idle_ms INTEGER NOT NULL, PRIMARY KEY (pod, hour)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS usage_days (
-    day INTEGER NOT NULL, node TEXT NOT NULL, team TEXT NOT NULL, model TEXT NOT NULL, project TEXT NOT NULL,
-    "user" TEXT NOT NULL, use TEXT NOT NULL, unit_ms INTEGER NOT NULL,
-    PRIMARY KEY (day, node, team, model, project, "user", use)
-) WITHOUT ROWID
-"""
 
 INTERVAL = 'u.node, u.use, u.start_ms, u.end_ms, u.share, h.uid, h.run, h.team, h.model, h.project, h."user"'
 MODEL_LABEL = "model"

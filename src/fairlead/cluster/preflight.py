@@ -12,14 +12,16 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
 from fairlead.specs.constraints import quote
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.serving import Replica, Serving
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from fairlead.specs.serving import Replica, Serving
 
 ASK_S = 10.0
 ABSENT = 3
@@ -161,8 +163,10 @@ def population_problem(spec: WorkloadSpec) -> str | None:
     return None
 
 
-def gateway_problem(spec: Serving) -> str | None:
+def gateway_problem(spec: "Serving") -> str | None:
     """Tell which key of an endpoint needs a gateway, and why; None where none does."""
+    from fairlead.specs.serving import Serving  # here and not above: few runs are endpoints
+
     default = Serving(name="default", run="serve")
     is_asked = {
         # A query is asked by the operator; only the last replica's requests are counted by gateways.
@@ -179,7 +183,7 @@ def gateway_problem(spec: Serving) -> str | None:
     return None if asked is None else f"{asked}: {NO_GATEWAY[asked].format(install=INSTALL_GATEWAYS)}"
 
 
-def pod_model_problem(spec: Replica) -> str | None:
+def pod_model_problem(spec: "Replica") -> str | None:
     """Tell why the pods of a cluster cannot have an endpoint's model; None when they may."""
     given = spec.model_path
     if "://" in given and not given.startswith("run://"):
@@ -203,7 +207,7 @@ def command_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -
     return (
         _program_problem(asked.program, workdir, env)
         or _script_problem(asked, workdir, env)
-        or (_server_problem(asked, workdir, env) if isinstance(spec, Replica) and spec.predictor else None)
+        or (_server_problem(asked, workdir, env) if getattr(spec, "predictor", None) else None)
         or _module_problem(asked, workdir, env)
     )
 

@@ -13,9 +13,8 @@ from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.kinds.table import map_runs, parent_of
 from fairlead.policy.placement.placement import why_never
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.pipeline import VARIABLE
 from fairlead.specs.training import Training
-from fairlead.specs.workload import WorkloadSpec
+from fairlead.specs.workload import PIPELINE_VARIABLE, WorkloadSpec
 from fairlead.state.snapshot import Node
 from fairlead.text.quantities import describe_memory
 
@@ -115,11 +114,11 @@ def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
 def _admit_run(
     cluster: ClusterClient, spec: Training, directory: Path | None, ignore: frozenset[str], held_milli: int
 ) -> Admission:
-    if VARIABLE in spec.env:
+    if PIPELINE_VARIABLE in spec.env:
         from fairlead.specs.formats.packing import unpacked  # here, since few runs are pipelines
 
-        unpacked(spec.env[VARIABLE])  # what says that it is a pipeline has to be one
-    if cluster.has_containers and directory is not None and is_driver(spec) and VARIABLE not in spec.env:
+        unpacked(spec.env[PIPELINE_VARIABLE])  # what says that it is a pipeline has to be one
+    if cluster.has_containers and directory is not None and is_driver(spec) and PIPELINE_VARIABLE not in spec.env:
         from fairlead.control.pipelines.as_pod import in_pods  # here, since few runs are pipelines
 
         spec = in_pods(spec)

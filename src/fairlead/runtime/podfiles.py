@@ -45,6 +45,19 @@ def write_json(path: Path, value: object, *, durably: bool = True) -> None:
         raise
 
 
+def make_durable(path: Path) -> None:
+    """Makes a file that was written without waiting for the disk outlive a power cut.
+
+    Raises:
+        OSError: it may not, or is not there.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in the file, or None if there is no such file or it holds no JSON object."""
     try:

@@ -101,6 +101,7 @@ class Shim:
         self._stacks: dict[int, stacks.Taken] | None = None
         self._kill_at: float | None = None
         self._exporter: ExporterChild | None = None
+        self._ended: dict[str, Any] = {}
         self._tick_at = 0.0
         self._supervisor_at = 0.0
         self._num_oom_kills = processes.num_oom_kills(self._cgroup)
@@ -123,6 +124,8 @@ class Shim:
             self._write_parameters()
             if self._start(warm, why):
                 return True
+            with contextlib.suppress(OSError):  # removed under us, or a disk of which no more is to be had
+                podfiles.make_durable(os.path.join(self._dir, "claimed.json"))
             self._exporter = self._start_exporter()
             self._watch()
             self._finish_export()
@@ -130,6 +133,7 @@ class Shim:
             self._forget_stacks()
         self._log.close()
         self._poke()
+        self._settle_record()
         self._look_for_supervisor(time.monotonic())
         return False
 
@@ -137,7 +141,10 @@ class Shim:
         """Makes the pod ours, waiting for a full disk: ending here would leave a pod that nobody starts for a while."""
         while True:
             try:
-                podfiles.write_json(os.path.join(self._dir, "claimed.json"), {"pid": os.getpid(), "at": time.time()})
+                # No kill undoes it from here on. That a power cut does not either, ranks that start at once do not wait
+                # for.
+                claim, waits = {"pid": os.getpid(), "at": time.time()}, bool(self._pod.get("setup"))
+                podfiles.write_json(os.path.join(self._dir, "claimed.json"), claim, durably=waits)
             except OSError:
                 if not os.path.exists(os.path.join(self._dir, "pod.json")):
                     return False  # the pod is over, or was deleted
@@ -535,7 +542,15 @@ class Shim:
         if message is None:
             record["usage"] = self._usage.record()
         self._release_room()
-        self._keep("exit.json", {"at": time.time(), **record})
+        self._ended = {"at": time.time(), **record}
+        self._keep("exit.json", self._ended, durably=False)
+
+    def _settle_record(self) -> None:
+        """Makes the record of the end outlive a power cut, after the supervisor was told, who need not wait for it."""
+        try:
+            podfiles.make_durable(os.path.join(self._dir, "exit.json"))
+        except OSError:  # a file system that tells only now that there is no room
+            self._keep("exit.json", self._ended)
 
     def _whereabouts(self, rank: int) -> dict[str, Any] | None:
         """Tell where a rank was when the run hung, and its last step; None of one that had ended."""

@@ -33,8 +33,6 @@ CONDITION = Text(max_length=500)
 # Names of variables that hand outputs on, in the text of a command.
 _INPUT = re.compile(r"\bFAIRLEAD_INPUT_([A-Z0-9_]+)")
 _SET_BY_DRIVER = re.compile(r"FAIRLEAD_(STEP|ITEM|ITEM_INDEX|OUTPUT_.*|INPUT_.*|PIPELINE|WATCH)")
-# Holds the pipeline where its driver is a pod.
-VARIABLE = "FAIRLEAD_PIPELINE"
 # Holds what the pod is to look at that watches data for it.
 WATCH_VARIABLE = "FAIRLEAD_WATCH"
 # There its pod finds what became of the runs of its steps.

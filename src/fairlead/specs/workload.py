@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
 LABELS_MOST = 50
+# The variable that holds the pipeline where its driver is a pod. Here, since whoever admits a run looks for it.
+PIPELINE_VARIABLE = "FAIRLEAD_PIPELINE"
 
 
 class WorkloadSpec(Protocol):

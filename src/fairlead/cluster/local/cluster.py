@@ -374,14 +374,13 @@ class LocalCluster:
 
     def _with_model(self, spec: Training, base: Path) -> Training:
         """With the path of the model, of a replica of an endpoint that has one."""
-        if type(spec) is Training:
+        if not getattr(spec, "model_path", ""):
             return spec
-        # Here and not above: what only lists runs serves nothing.
+        # Here and not above: few runs serve a model.
         from fairlead.cluster.local.models import path_of
         from fairlead.specs.serving import Replica
 
-        if not isinstance(spec, Replica) or not spec.model_path:
-            return spec
+        assert isinstance(spec, Replica)
         try:
             return replace(spec, model_path=str(path_of(self, spec.model_path, spec.team, base)))
         except (NotFound, Conflict) as error:

@@ -8,14 +8,6 @@ from typing import Any
 from fairlead.specs.goal import Goal
 from fairlead.state.models import Content, ModelVersion
 
-MODEL_SCHEMA = """
-CREATE TABLE IF NOT EXISTS models (
-    name TEXT NOT NULL, version INTEGER NOT NULL, digest TEXT NOT NULL, content TEXT NOT NULL,
-    size_bytes INTEGER NOT NULL, created_at REAL NOT NULL, stage TEXT, metrics TEXT NOT NULL, objective TEXT,
-    goal TEXT, lineage TEXT NOT NULL, PRIMARY KEY (name, version)
-) WITHOUT ROWID;
-CREATE UNIQUE INDEX IF NOT EXISTS one_version_of_a_stage ON models (name, stage) WHERE stage IS NOT NULL
-"""
 # Of models of which a version was removed: the highest number by then.
 _NUMBERS = "CREATE TABLE IF NOT EXISTS model_numbers (name TEXT PRIMARY KEY, version INTEGER NOT NULL)"
 _COLUMNS = "name, version, digest, content, size_bytes, created_at, stage, metrics, objective, goal, lineage"
@@ -26,10 +18,6 @@ class ModelTables:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
-
-    def create(self) -> None:
-        for each in MODEL_SCHEMA.split(";\n"):
-            self._db.execute(each)
 
     def remove(self, name: str, version: int) -> None:
         """Remove a version; its number is not given again."""

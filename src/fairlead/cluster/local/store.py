@@ -10,17 +10,21 @@ import json
 import os
 import sqlite3
 import time
+from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from fairlead.cluster.ledger_schema import LEDGER_SCHEMA
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import trouble
 from fairlead.cluster.local.tables import (
     ACTIVE,
     INDEXES,
+    MODEL_SCHEMA,
     POD,
     POINTS,
     SCHEMA,
@@ -171,7 +175,10 @@ class Store:
         self._touched: set[str] = set()
         self._ended: tuple[AnyWorkload, ...] = ()
         self._known_active: dict[str, tuple[tuple[object, ...], AnyWorkload]] = {}
-        self._known_completed: dict[str, Completed | None] = {}
+        # By age, as of a state of the database, less those that this connection wrote since.
+        self._completed: list[tuple[float, str, Completed | None]] = []
+        self._completed_at = -1, -1
+        self._touched_since: set[str] = set()
         with self._translated():
             self._db = sqlite3.connect(self._path, timeout=PATIENCE_S, isolation_level=None)
         try:
@@ -251,7 +258,7 @@ class Store:
     def _insert(self, uid: str, spec: WorkloadSpec, parent: str | None, now: float) -> Status:
         """Keep a new workload; its status."""
         status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
-        self._touched.add(uid)
+        self._touch(uid)
         self._db.execute(
             "INSERT INTO workloads "
             "(uid, team, name, spec, intent, version, phase, final, attempt, status, created_at, kind, parent) "
@@ -284,7 +291,7 @@ class Store:
                 raise NameTaken(
                     f"Another run of that name is not finished ({other[0]}); wait for it, or stop it first."
                 )
-            self._touched.add(uid)
+            self._touch(uid)
             self._db.execute(
                 "UPDATE workloads SET intent = ?, version = version + 1 WHERE uid = ? AND intent <> ?",
                 (intent, uid, intent),
@@ -309,7 +316,7 @@ class Store:
             found = check_update(run, spec)
             if not found:
                 return run
-            self._touched.add(uid)
+            self._touch(uid)
             self._db.execute(
                 "UPDATE workloads SET spec = ?, status = ?, version = version + 1 WHERE uid = ?",
                 (to_json(spec), dump(updated_status(run.status)), uid),
@@ -329,7 +336,7 @@ class Store:
             before, after = json.loads(to_json(self.get(uid).spec)), json.loads(to_json(spec))
             names = ", ".join(name for name in after if after[name] != before.get(name, after[name]))
             reason = Reason(code=Code.SPEC_CHANGED, message=f"its spec changed: {names}")
-            self._touched.add(uid)
+            self._touch(uid)
             self._db.execute("UPDATE workloads SET spec = ?, version = version + 1 WHERE uid = ?", (to_json(spec), uid))
             self._record(uid, spec.name, Event(type=CHANGED, reason=reason), now)
         return self.get(uid)
@@ -371,7 +378,7 @@ class Store:
             ).fetchone()
             if row is None or row[0] != change.version:
                 return False
-            self._touched.add(change.workload_uid)
+            self._touch(change.workload_uid)
             if change.forget:
                 return self._forget(change.workload_uid, forgetting)
             uid = change.workload_uid
@@ -406,7 +413,7 @@ class Store:
             if self._db.execute("SELECT 1 FROM workloads WHERE uid = ?", (uid,)).fetchone() is None:
                 self._insert(uid, order.spec, change.workload_uid, now)
         for wanted in change.children:
-            self._touched.add(wanted.uid)
+            self._touch(wanted.uid)
             self._db.execute(
                 "UPDATE workloads SET intent = ?1, version = version + 1 "
                 "WHERE uid = ?2 AND parent = ?3 AND intent <> ?1",
@@ -436,7 +443,7 @@ class Store:
             )
             if observation.progress is not None:
                 text = dump(observation.progress)
-                self._touched.add(pod.workload_uid)
+                self._touch(pod.workload_uid)
                 self._db.execute("UPDATE workloads SET progress = ? WHERE uid = ?", (text, pod.workload_uid))
             for at, event in observation.events:
                 name = self._db.execute("SELECT name FROM workloads WHERE uid = ?", (pod.workload_uid,)).fetchone()
@@ -525,6 +532,11 @@ class Store:
                 return True
         return False
 
+    def _touch(self, uid: str) -> None:
+        """Remember that this connection writes a workload, which no counter of the database tells itself."""
+        self._touched.add(uid)
+        self._touched_since.add(uid)
+
     def active(self) -> tuple[tuple[AnyWorkload, ...], tuple[Pod, ...], tuple[AnyWorkload, ...]]:
         """Workloads that are unfinished or asked for something, and their current or live pods, at one instant.
 
@@ -590,16 +602,35 @@ class Store:
     def completed(self, limit: int) -> tuple[Completed, ...]:
         """The newest runs that succeeded, and how long they took."""
         with self._reading():
-            found = self._db.execute(
-                f"SELECT uid FROM workloads WHERE phase = '{Phase.SUCCEEDED.value}' ORDER BY created_at DESC LIMIT ?",
-                (limit,),
-            ).fetchall()
-            # It stays what it is once it has succeeded: a run that did is never started again.
-            known = self._known_completed
-            self._known_completed = {uid: known[uid] if uid in known else self._completed(uid) for (uid,) in found}
-        return tuple(each for each in self._known_completed.values() if each is not None)
+            at = int(self._db.execute("PRAGMA data_version").fetchone()[0]), limit
+            if at != self._completed_at or not self._add_completed(limit):
+                found = self._db.execute(
+                    f"SELECT created_at, uid FROM workloads WHERE phase = '{Phase.SUCCEEDED.value}' "
+                    "ORDER BY created_at DESC, uid DESC LIMIT ?",
+                    (limit,),
+                ).fetchall()
+                # It stays what it is once it has succeeded: a run that did is never started again.
+                known = {uid: each for _, uid, each in self._completed}
+                self._completed = [
+                    (created, uid, known[uid] if uid in known else self._took(uid)) for created, uid in reversed(found)
+                ]
+            self._completed_at, self._touched_since = at, set()
+        return tuple(each for _, _, each in reversed(self._completed) if each is not None)
 
-    def _completed(self, uid: str) -> Completed | None:
+    def _add_completed(self, limit: int) -> bool:
+        """Add those that this connection wrote since; False when one of those before is there no more."""
+        known = {uid for _, uid, _ in self._completed}
+        for uid in sorted(self._touched_since):
+            row = self._db.execute("SELECT created_at, phase FROM workloads WHERE uid = ?", (uid,)).fetchone()
+            has_succeeded = row is not None and row[1] == Phase.SUCCEEDED
+            if uid in known and not has_succeeded:
+                return False
+            if uid not in known and has_succeeded:
+                insort(self._completed, (float(row[0]), uid, self._took(uid)), key=itemgetter(0, 1))
+        del self._completed[: max(0, len(self._completed) - limit)]
+        return True
+
+    def _took(self, uid: str) -> Completed | None:
         team, name, took, at, used = self._db.execute(
             "SELECT team, name, json_extract(status, '$.finished_at') - json_extract(status, '$.started_at'), "
             "json_extract(status, '$.finished_at'), json_extract(status, '$.used') FROM workloads WHERE uid = ?",
@@ -1052,10 +1083,8 @@ class Store:
             if "kind" not in {row[1] for row in self._db.execute("PRAGMA table_info(workloads)")}:
                 for each in UPGRADE.split(";\n"):
                     self._db.execute(each)
-            for each in INDEXES.split(";\n"):
+            for each in ";\n".join((INDEXES, LEDGER_SCHEMA, MODEL_SCHEMA)).split(";\n"):
                 self._db.execute(each)
-            self._ledger.create()
-            self._models.create()
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self._db.execute("COMMIT")
         except sqlite3.Error:

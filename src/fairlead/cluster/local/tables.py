@@ -60,6 +60,14 @@ CREATE TABLE IF NOT EXISTS points (
 );
 CREATE INDEX IF NOT EXISTS points_of_workload ON points (workload_uid, name, id)
 """
+MODEL_SCHEMA = """
+CREATE TABLE IF NOT EXISTS models (
+    name TEXT NOT NULL, version INTEGER NOT NULL, digest TEXT NOT NULL, content TEXT NOT NULL,
+    size_bytes INTEGER NOT NULL, created_at REAL NOT NULL, stage TEXT, metrics TEXT NOT NULL, objective TEXT,
+    goal TEXT, lineage TEXT NOT NULL, PRIMARY KEY (name, version)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX IF NOT EXISTS one_version_of_a_stage ON models (name, stage) WHERE stage IS NOT NULL
+"""
 # What a loop and the page ask for, which is little of what is kept.
 WANTED = "final = 0 OR intent IN ('run', 'delete')"
 INDEXES = f"""

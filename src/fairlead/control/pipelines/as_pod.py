@@ -7,8 +7,9 @@ from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.errors import ClusterError, Conflict, InvalidSpec
 from fairlead.policy.kinds.standing_pipeline import OF_PIPELINE
 from fairlead.specs.constraints import BrokenRules
-from fairlead.specs.pipeline import VARIABLE, Pipeline
+from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.training import Training
+from fairlead.specs.workload import PIPELINE_VARIABLE
 
 
 def as_object(pipeline: Pipeline) -> Pipeline:
@@ -50,7 +51,7 @@ def in_pods(driver: Training) -> Training:
     if problem is not None:
         raise Conflict(f"{driver.name}: {problem}")
     try:
-        return replace(driver, run=COMMAND, env={**driver.env, VARIABLE: variable(pipeline)})
+        return replace(driver, run=COMMAND, env={**driver.env, PIPELINE_VARIABLE: variable(pipeline)})
     except InvalidSpec as error:
         raise Conflict(f"{driver.name}: {error.problems[0]}") from error
     except BrokenRules as error:

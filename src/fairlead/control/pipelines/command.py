@@ -1,8 +1,7 @@
 """The command by which a run is known to carry out a pipeline."""
 
-from fairlead.specs.pipeline import VARIABLE
 from fairlead.specs.training import Training
-from fairlead.specs.workload import WorkloadSpec
+from fairlead.specs.workload import PIPELINE_VARIABLE, WorkloadSpec
 
 DRIVER = "fairlead.control.pipelines.driver"
 UNSEEN = "which steps would run is decided by its pod, where their results lie; `fairlead run` says of each why it runs"
@@ -15,4 +14,4 @@ def is_pipeline(spec: WorkloadSpec) -> bool:
 
 def is_driver(spec: WorkloadSpec) -> bool:
     """Return whether a workload is the run that carries out a pipeline."""
-    return isinstance(spec, Training) and (f" -m {DRIVER} " in spec.run or VARIABLE in spec.env)
+    return isinstance(spec, Training) and (f" -m {DRIVER} " in spec.run or PIPELINE_VARIABLE in spec.env)

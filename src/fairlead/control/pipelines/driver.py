@@ -44,7 +44,8 @@ from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.runtime.progress import Reporter
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.serialization import from_json
-from fairlead.specs.pipeline import VARIABLE, Pipeline
+from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.workload import PIPELINE_VARIABLE
 from fairlead.text.quantities import describe_duration
 
 PARALLEL = 4
@@ -57,7 +58,7 @@ SUBMIT_AGAIN_S = 0.5
 HANDED = "handed.json"
 STOPPED = 143
 # A driver's own, which mean another rank or another place to whatever a step starts.
-_OWN = ("FAIRLEAD_POD_DIR", "FAIRLEAD_RUN_DIR", "FAIRLEAD_CHECKPOINT_TO", "FAIRLEAD_CHECKPOINT_FROM", VARIABLE)
+_OWN = ("FAIRLEAD_POD_DIR", "FAIRLEAD_RUN_DIR", "FAIRLEAD_CHECKPOINT_TO", "FAIRLEAD_CHECKPOINT_FROM", PIPELINE_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,8 @@ from fairlead.errors import InvalidSpec, RuntimeFault
 from fairlead.runtime.places import is_url
 from fairlead.runtime.progress import Reporter
 from fairlead.specs.formats.packing import unpacked
-from fairlead.specs.pipeline import FAMILY_FILE, VARIABLE, WATCH_VARIABLE, Pipeline
+from fairlead.specs.pipeline import FAMILY_FILE, WATCH_VARIABLE, Pipeline
+from fairlead.specs.workload import PIPELINE_VARIABLE
 
 FOLDER = "fairlead-artefacts"
 LOCK = "driver.lock"
@@ -51,7 +52,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         )
         return 2
     try:
-        pipeline = unpacked(environ[VARIABLE])
+        pipeline = unpacked(environ[PIPELINE_VARIABLE])
         pipeline = replace(pipeline, team=environ.get("FAIRLEAD_TEAM", pipeline.team))
         children = PodChildren(Path(FAMILY_FILE), reporter) if pipeline.has_children else None
         return (_in_store if is_url(place) else _on_volume)(pipeline, place, environ, reporter, children)

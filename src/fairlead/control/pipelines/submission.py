@@ -21,9 +21,9 @@ from fairlead.policy.kinds.parents import child_name
 from fairlead.specs.formats.packing import unpacked
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.pipeline import DRIVER as DRIVER_NAME
-from fairlead.specs.pipeline import VARIABLE, Pipeline, map_runs
+from fairlead.specs.pipeline import Pipeline, map_runs
 from fairlead.specs.training import Launch, Training
-from fairlead.specs.workload import WorkloadSpec
+from fairlead.specs.workload import PIPELINE_VARIABLE, WorkloadSpec
 from fairlead.state.plan import child_uid
 from fairlead.state.snapshot import AnyWorkload, is_leaf
 
@@ -103,9 +103,9 @@ def pipeline_of(spec: WorkloadSpec) -> Pipeline | None:
     driver = driver_of(spec)
     if driver is None:
         return None
-    if VARIABLE in driver.env:
+    if PIPELINE_VARIABLE in driver.env:
         with contextlib.suppress(InvalidSpec):
-            return unpacked(driver.env[VARIABLE])
+            return unpacked(driver.env[PIPELINE_VARIABLE])
         return None
     place = Path(shlex.split(driver.run)[3])
     try:

@@ -7,8 +7,8 @@ children of it have yet to end or to be Suspended.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fairlead.policy.kinds.changes import change_to
@@ -136,16 +136,19 @@ def families_of(snapshot: Snapshot) -> dict[str, Family]:
     over = _by_parent_of_ended((snapshot.ended, prefixes))
     others = _by_parent((*snapshot.workloads, *snapshot.parents), prefixes)
     ready, on_spot = _ready(snapshot), _on_spot(snapshot)
+    members = {uid: _merged(over.get(uid, _NOBODY), others.get(uid, ())) for uid, _ in prefixes}
     return {
         uid: Family(
-            children={name: child for _, _, name, child in sorted([*over.get(uid, ()), *others.get(uid, ())])},
+            children=children,
+            settled=settled,
+            moving=moving,
             ready=ready,
             on_spot=on_spot,
             demand=snapshot.demand.get(uid),
             measurement=snapshot.measurements.get(uid),
             unaddressed=snapshot.unaddressed.get(uid),
         )
-        for uid, _ in prefixes
+        for uid, (children, settled, moving) in members.items()
     }
 
 
@@ -164,15 +167,49 @@ def _by_parent(workloads: Iterable[AnyWorkload], prefixes: tuple[tuple[str, str]
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Members of a family that are over.
+
+    Attributes:
+        by_name: Oldest first; empty where one of them is about to go on.
+    """
+
+    members: list[_Member]
+    by_name: dict[str, AnyWorkload]
+
+
+_NOBODY = _Ended([], {})
+
+
 @kept
 def _by_parent_of_ended(
     ended: tuple[tuple[AnyWorkload, ...], tuple[tuple[str, str], ...]],
-) -> dict[str, list[_Member]]:
+) -> dict[str, _Ended]:
     """Return those that are over, of whom there may be thousands that stay as they are from pass to pass."""
     found = _by_parent(*ended)
     for members in found.values():
         members.sort()
-    return found
+    return {
+        uid: _Ended(members, {name: child for _, _, name, child in members} if _stay(members) else {})
+        for uid, members in found.items()
+    }
+
+
+def _stay(members: Iterable[_Member]) -> bool:
+    return all(child.status.phase.is_final for _, _, _, child in members)
+
+
+def _merged(
+    over: _Ended, others: Collection[_Member]
+) -> tuple[Mapping[str, AnyWorkload], Mapping[str, AnyWorkload], Mapping[str, AnyWorkload] | None]:
+    """Return the children by name, oldest first; which of them are settled; and the others."""
+    ordered = sorted(others)
+    moving = {name: child for _, _, name, child in ordered}
+    if over.by_name and not (ordered and ordered[0] < over.members[-1]):
+        return {**over.by_name, **moving}, over.by_name, moving
+    children = {name: child for _, _, name, child in sorted([*over.members, *ordered])}
+    return children, over.by_name, moving if over.by_name else None
 
 
 def _on_spot(snapshot: Snapshot) -> frozenset[str]:

@@ -1,15 +1,17 @@
 """The records of kinds: all that tells one kind of workload from another."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
-from fairlead.state.demand import Demand
-from fairlead.state.measurements import Measurement
 from fairlead.state.plan import Change
 from fairlead.state.snapshot import AnyWorkload, Pod, Snapshot, Workload
+
+if TYPE_CHECKING:
+    from fairlead.state.demand import Demand
+    from fairlead.state.measurements import Measurement
 
 Spec = TypeVar("Spec", bound=WorkloadSpec)
 
@@ -34,6 +36,9 @@ class Family:
     Attributes:
         children: By their names within the parent, oldest first; those that were deleted are missing. One that is over
             and about to go on is shown as Pending.
+        settled: Those of ``children`` that are over and stay so, the same object from pass to pass as long as nothing
+            changes of them: by it what was worked out of thousands is known again. Empty where nobody says.
+        moving: The others of ``children``; None for all of them.
         ready: The uids of those of which every pod answers its probe.
         demand: What is asked of the parent; None where nobody counts.
         on_spot: The uids of replicas that are on spot nodes, of endpoints that tell these from others.
@@ -43,17 +48,20 @@ class Family:
     """
 
     children: Mapping[str, AnyWorkload]
+    settled: Mapping[str, AnyWorkload] = field(default_factory=dict)
+    moving: Mapping[str, AnyWorkload] | None = None
     ready: frozenset[str] = frozenset()
     on_spot: frozenset[str] = frozenset()
-    demand: Demand | None = None
-    measurement: Measurement | None = None
+    demand: "Demand | None" = None
+    measurement: "Measurement | None" = None
     unaddressed: str | None = None
     share: int | None = None
 
     @property
     def unfinished(self) -> tuple[AnyWorkload, ...]:
         """Those that are not over."""
-        return tuple(child for child in self.children.values() if not child.status.phase.is_final)
+        moving = self.children if self.moving is None else self.moving
+        return tuple(child for child in moving.values() if not child.status.phase.is_final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

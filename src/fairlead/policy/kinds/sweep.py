@@ -4,6 +4,7 @@ The history is the children. What is decided for a trial is a function of the sp
 another process goes on as the one before would have. Kept besides are the values at rungs, which a trial passes once.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -52,22 +53,20 @@ class SweepDetail:
 def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
     """Submit trials, stop those that are pruned, and end the sweep when it has what was asked for."""
     spec, before = sweep.spec, detail_of(sweep)
-    history = trials_of(sweep, family)
-    rungs, pruned = _prune(spec, history, before)
+    history = _history_of(sweep, family)
+    rungs, pruned = _prune(spec, history.records, before)
     orders = _stop_orders(family, pruned)
-    failed = tuple(each.number for each in history if each.state is TrialState.FAILED)
-    num_active = sum(each.state is TrialState.ACTIVE for each in history)
-    best = _best(spec, history)
+    best, num_active = history.best, history.counts.get(TrialState.ACTIVE, 0)
     detail = replace(
-        before, over=before.submitted - num_active, pruned=pruned, failed=failed, rungs=rungs,
+        before, over=before.submitted - num_active, pruned=pruned, failed=history.failed, rungs=rungs,
         best=None if best is None else best.number, best_value=None if best is None else best.value,
     )  # fmt: skip
     end = _end(sweep, family, history, detail, now)
     if end is not None:
         return finish(sweep, family, *end, now, detail=detail)
-    new = _submissions(sweep, family, history, detail)
+    new = _submissions(sweep, family, history.records, detail)
     detail = replace(detail, submitted=detail.submitted + len(new))
-    said = f"{_progress(detail, spec, history)}{_say_best(sweep, history, detail)}"
+    said = f"{_progress(detail, spec, history)}{_say_best(sweep, history)}"
     reason = Reason(code=Code.CHILDREN_RUNNING, message=said)
     event = _news(sweep, family, before, detail)
     return advance(sweep, reason, now, detail=detail, submit=new, children=orders, event=event)
@@ -101,30 +100,104 @@ def detail_of(sweep: Workload[Sweep]) -> SweepDetail:
 
 def trials_of(sweep: Workload[Sweep], family: Family) -> list[TrialRecord]:
     """The trials that are there, by their numbers; those that somebody deleted are missing."""
-    pruned = set(detail_of(sweep).pruned)
-    objectives = sweep.spec.judged_by
-    key = (sweep.uid, *(each.metric for each in objectives))
-    known, kept = _RECORDS.get(key, {}), dict[str, _Kept]()
-    for name, child in family.children.items():
-        before = known.get(name)
-        if before is not None and before[0] is child and before[1] is (before[2].number in pruned):
-            kept[name] = before
-        elif name.isdigit():
-            number = int(name)
-            kept[name] = child, number in pruned, _read_record(objectives, number, child, number in pruned)
-    if key not in _RECORDS and len(_RECORDS) >= MOST_SWEEPS:
-        _RECORDS.clear()
-    _RECORDS[key] = kept
-    records = [record for _, _, record in kept.values()]
-    records.sort(key=attrgetter("number"))
-    return records
+    return _history_of(sweep, family).records
 
 
-# What was last made of each child of a sweep, by its name: as long as it is the very same value, nothing of it has
-# changed. Of a thousand trials one is read anew.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _History:
+    """The trials that are there, by their numbers, and what is asked of all of them at every turn.
+
+    Attributes:
+        best: The best of those that succeeded; None where nothing is compared.
+        failed: The numbers of those that did.
+    """
+
+    records: list[TrialRecord]
+    counts: Mapping[TrialState, int]
+    best: TrialRecord | None
+    failed: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spec: Sweep, records: list[TrialRecord]) -> "_History":
+        """The history of trials in any order."""
+        records.sort(key=attrgetter("number"))
+        return cls(
+            records=records,
+            counts=Counter(each.state for each in records),
+            best=_best(spec, records),
+            failed=tuple(each.number for each in records if each.state is TrialState.FAILED),
+        )
+
+    def and_(self, spec: Sweep, others: "_History") -> "_History":
+        """The history of these trials and others."""
+        records = [*self.records, *others.records]
+        records.sort(key=attrgetter("number"))
+        return _History(
+            records=records,
+            counts={state: self.counts.get(state, 0) + others.counts.get(state, 0) for state in TrialState},
+            best=_best(spec, [each for each in (self.best, others.best) if each is not None]),
+            failed=tuple(sorted((*self.failed, *others.failed))),
+        )
+
+
+# A trial's child, whether it was pruned, and what was made of both.
 _Kept: TypeAlias = tuple[AnyWorkload, bool, TrialRecord]
-_RECORDS: dict[tuple[str, ...], dict[str, _Kept]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Past:
+    """What was last made of the children of a sweep, by their names."""
+
+    settled: Mapping[str, AnyWorkload]
+    pruned: tuple[int, ...]
+    of_settled: Mapping[str, _Kept]
+    of_moving: Mapping[str, _Kept]
+    history: _History
+
+
+# As long as a child is the very same value, nothing of it has changed. Of a thousand trials one is read anew, and what
+# is asked of those that are over is worked out once for each that comes to be.
+_PASTS: dict[tuple[object, ...], _Past] = {}
 MOST_SWEEPS = 50
+
+
+def _history_of(sweep: Workload[Sweep], family: Family) -> _History:
+    spec, pruned = sweep.spec, detail_of(sweep).pruned
+    settled, moving = ({}, family.children) if family.moving is None else (family.settled, family.moving)
+    key = sweep.uid, spec.judged_by
+    past = _PASTS.get(key)
+    known = ({}, {}) if past is None else (past.of_settled, past.of_moving)
+    of_moving = _read_records(spec.judged_by, moving, pruned, *known)
+    if past is not None and past.settled is settled and past.pruned == pruned:
+        of_settled, history = past.of_settled, past.history
+    else:
+        of_settled = _read_records(spec.judged_by, settled, pruned, *known)
+        history = _History.of(spec, [record for _, _, record in of_settled.values()])
+    if past is None and len(_PASTS) >= MOST_SWEEPS:
+        _PASTS.clear()
+    _PASTS[key] = _Past(settled=settled, pruned=pruned, of_settled=of_settled, of_moving=of_moving, history=history)
+    recent = _History.of(spec, [record for _, _, record in of_moving.values()])
+    return history.and_(spec, recent) if settled else recent
+
+
+def _read_records(
+    objectives: tuple[Objective, ...],
+    children: Mapping[str, AnyWorkload],
+    pruned: tuple[int, ...],
+    *known: Mapping[str, _Kept],
+) -> dict[str, _Kept]:
+    numbers, kept = set(pruned), dict[str, _Kept]()
+    for name, child in children.items():
+        for each in known:
+            before = each.get(name)
+            if before is not None and before[0] is child and before[1] is (before[2].number in numbers):
+                kept[name] = before
+                break
+        else:
+            if name.isdigit():
+                is_pruned = int(name) in numbers
+                kept[name] = child, is_pruned, _read_record(objectives, int(name), child, is_pruned)
+    return kept
 
 
 def _read_record(objectives: tuple[Objective, ...], number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
@@ -250,19 +323,19 @@ def _stop_orders(family: Family, pruned: Sequence[int]) -> tuple[ChildIntent, ..
     )
 
 
-def _best(spec: Sweep, history: Sequence[TrialRecord]) -> TrialRecord | None:
+def _best(spec: Sweep, records: Sequence[TrialRecord]) -> TrialRecord | None:
     if spec.objective is None:
         return None
     sign = spec.objective.goal.sign
-    succeeded = [each for each in history if each.state is TrialState.SUCCEEDED and each.value is not None]
+    succeeded = [each for each in records if each.state is TrialState.SUCCEEDED and each.value is not None]
     return min(succeeded, key=lambda each: (sign * (each.value or 0.0), each.number), default=None)
 
 
 def _end(
-    sweep: Workload[Sweep], family: Family, history: Sequence[TrialRecord], detail: SweepDetail, now: float
+    sweep: Workload[Sweep], family: Family, history: _History, detail: SweepDetail, now: float
 ) -> tuple[Phase, Reason] | None:
     """Return how the sweep ends, if it does now."""
-    spec, said = sweep.spec, _say_best(sweep, history, detail)
+    spec, said = sweep.spec, _say_best(sweep, history)
     done = _progress(detail, spec, history)
     # A loss that is not finite is what some parameters come to, as a search has to find out; the program is sound.
     failed = [family.children[str(number)] for number in detail.failed]
@@ -282,7 +355,7 @@ def _end(
             message = f"it came to its target, {target:g}, after {done}{said}"
             return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
     if detail.over >= num_wanted(spec, detail.pruned):
-        if any(each.state is TrialState.SUCCEEDED for each in history):
+        if history.counts.get(TrialState.SUCCEEDED):
             return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=f"{done}{said}")
         return Phase.FAILED, Reason(code=Code.CHILD_FAILED, message=f"{done}, and none succeeded")
     at = next_at(sweep, family, now)
@@ -336,21 +409,20 @@ def _next_trial(
     return values, run
 
 
-def _progress(detail: SweepDetail, spec: Sweep, history: Sequence[TrialRecord]) -> str:
-    states = [each.state for each in history]
-    counts = ((states.count(state), state) for state in (TrialState.PRUNED, TrialState.FAILED, TrialState.STOPPED))
+def _progress(detail: SweepDetail, spec: Sweep, history: _History) -> str:
+    told = TrialState.PRUNED, TrialState.FAILED, TrialState.STOPPED
+    counts = ((history.counts.get(state, 0), state) for state in told)
     aside = [f"{number} {state}" for number, state in counts if number]
     return f"{detail.over} of {plural(num_wanted(spec, detail.pruned), 'trial')} are over" + (
         f" ({', '.join(aside)})" if aside else ""
     )
 
 
-def _say_best(sweep: Workload[Sweep], history: Sequence[TrialRecord], detail: SweepDetail) -> str:
+def _say_best(sweep: Workload[Sweep], history: _History) -> str:
     if sweep.spec.objectives:
-        unbeaten = len(front(history))
+        unbeaten = len(front(history.records))
         return f"; {plural(unbeaten, 'trial')} unbeaten" if unbeaten else ""
-    objective = sweep.spec.objective
-    best = next((each for each in history if each.number == detail.best), None)
+    objective, best = sweep.spec.objective, history.best
     if objective is None or best is None or best.value is None:
         return ""
     name = child_name(sweep, str(best.number))

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fairlead.policy.search.covariance_adaptation import distribution_after
-from fairlead.policy.search.nondominated_sorting import POPULATION, breed
 from fairlead.policy.search.trials import TrialRecord, TrialState, draw, ranked
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, grid
@@ -75,6 +73,9 @@ def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str,
 
 def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
     """Draw ranges that are always there by CMA-ES, and the other parameters at random."""
+    # Here and not above, as below: most sweeps have another sampler, and a command that submits one reads this module.
+    from fairlead.policy.search.covariance_adaptation import distribution_after
+
     adapted = sweep.adapted
     goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
     best_first = ranked(list(history), goal)
@@ -119,6 +120,8 @@ def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, 
 
 def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
     """Cross two of the best trials and change the child a little; at random until there are enough."""
+    from fairlead.policy.search.nondominated_sorting import POPULATION, breed
+
     ended = [each for each in history if each.scores and each.state is TrialState.SUCCEEDED]
     if len(ended) < POPULATION:
         return _random(sweep, number, history)

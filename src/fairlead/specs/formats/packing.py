@@ -6,7 +6,8 @@ import zlib
 
 from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.serialization import from_json, to_json
-from fairlead.specs.pipeline import VARIABLE, Pipeline
+from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.workload import PIPELINE_VARIABLE
 
 PLAIN_MOST = 16 * 1024
 """Characters of a pipeline that people may read in the object of its run; longer ones are packed."""
@@ -35,4 +36,6 @@ def unpacked(value: str) -> Pipeline:
         problem = f"it is a {type(found).__name__}"
     except (InvalidSpec, ValueError, OSError, EOFError, zlib.error) as error:
         problem = str(error)
-    raise InvalidSpec((f"env: {VARIABLE}: it holds no pipeline: {problem}; leave it out, as Fairlead sets it",))
+    raise InvalidSpec(
+        (f"env: {PIPELINE_VARIABLE}: it holds no pipeline: {problem}; leave it out, as Fairlead sets it",)
+    )

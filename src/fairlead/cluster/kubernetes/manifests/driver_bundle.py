@@ -12,7 +12,8 @@ from typing import Any
 import fairlead.specs
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import archived, name_of, render_archive
 from fairlead.specs.gang import ProgramSpec
-from fairlead.specs.pipeline import VARIABLE, WATCH_VARIABLE
+from fairlead.specs.pipeline import WATCH_VARIABLE
+from fairlead.specs.workload import PIPELINE_VARIABLE
 
 FILE = "driver.pyz"
 _MAIN = """\
@@ -41,7 +42,7 @@ _FILES = (
 
 def is_driver(spec: ProgramSpec) -> bool:
     """Tell whether a run carries out a pipeline, or watches data for one."""
-    return VARIABLE in spec.env or is_watch(spec)
+    return PIPELINE_VARIABLE in spec.env or is_watch(spec)
 
 
 def is_watch(spec: ProgramSpec) -> bool:

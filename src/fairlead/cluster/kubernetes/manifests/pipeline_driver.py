@@ -17,9 +17,10 @@ from fairlead.runtime.places import is_url
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.packing import packed
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.pipeline import DRIVER, VARIABLE, WATCH_VARIABLE, Pipeline, map_runs
+from fairlead.specs.pipeline import DRIVER, WATCH_VARIABLE, Pipeline, map_runs
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import ENV_VALUE, Launch, Training
+from fairlead.specs.workload import PIPELINE_VARIABLE
 
 COMMAND = f"{PYTHON} {PROGRAM}"
 # Of one that mostly waits for others.
@@ -136,7 +137,7 @@ def _driver(pipeline: Pipeline) -> Training:
         )
     try:
         driver = _run_of(
-            pipeline, DRIVER, env={VARIABLE: variable(named)}, resources=resources, grace_s=pipeline.grace_s
+            pipeline, DRIVER, env={PIPELINE_VARIABLE: variable(named)}, resources=resources, grace_s=pipeline.grace_s
         )
         return replace(driver, checkpoint=pipeline.checkpoint, priority=pipeline.priority)
     except BrokenRules as error:

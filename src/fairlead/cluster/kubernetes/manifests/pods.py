@@ -14,9 +14,10 @@ from fairlead.cluster.kubernetes.manifests.overlays import lay_over
 from fairlead.policy.placement.node_eligibility import GPU_TAINTS, tolerates, tolerations
 from fairlead.specs.gang import ProgramSpec
 from fairlead.specs.overlay import RANKS
-from fairlead.specs.pipeline import FAMILY_DIR, FAMILY_FILE, VARIABLE
+from fairlead.specs.pipeline import FAMILY_DIR, FAMILY_FILE
 from fairlead.specs.quantities import format_cpu
 from fairlead.specs.serving import Replica
+from fairlead.specs.workload import PIPELINE_VARIABLE
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Taint, Workload
 
@@ -234,7 +235,7 @@ def unlisted_s(spec: ProgramSpec) -> int:
 
 def is_followed(workload: Workload) -> bool:
     """Return whether a run is the driver of a pipeline some of whose steps are runs: it asks for these, and is told."""
-    return workload.parent is not None and VARIABLE in workload.spec.env
+    return workload.parent is not None and PIPELINE_VARIABLE in workload.spec.env
 
 
 def _reporter(workload: Workload, settings: PodSettings) -> dict[str, Any]:

@@ -144,14 +144,28 @@ class CodeStore:
 
         Of an endpoint it is the code of the replica's revision.
         """
-        same = [kept for kept in self.kept(parent_uid) if kept["workdir"] == spec.workdir]
+        of_parent = self.kept(parent_uid)
+        same = [kept for kept in of_parent if kept["workdir"] == spec.workdir]
+        if not spec.snapshot:
+            same = [kept for kept in same if kept["why"] == NOT_WANTED]
         code = getattr(spec, "code", "")
         if code:
             same = [kept for kept in same if self.name_of(kept) == code] or same
-        if not same or not spec.snapshot:
+        if not same:
             self.keep(uid, spec, now)
-        else:
-            write_json(self._home.code(uid), {"kept": [*self.kept(uid)[1 - MOST_KEPT :], same[-1]]})
+            return
+        own = self.kept(uid)
+        # Of a parent with thousands of children none waits for the disk.
+        if own or of_parent != same[-1:] or not self._link(self._home.code(parent_uid), self._home.code(uid)):
+            write_json(self._home.code(uid), {"kept": [*own[1 - MOST_KEPT :], same[-1]]})
+
+    def _link(self, there: Path, here: Path) -> bool:
+        """Give a file another name, as neither is ever written in place; False where the file system does not."""
+        try:
+            os.link(there, here)
+        except OSError:
+            return False
+        return True
 
     def _take(self, workdir: Path, new: dict[str, Any]) -> None:
         """Keep the files of a directory, and the git commit that they are of."""
