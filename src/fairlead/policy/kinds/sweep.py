@@ -146,7 +146,7 @@ _Kept: TypeAlias = tuple[AnyWorkload, bool, TrialRecord]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Past:
-    """What was last made of the children of a sweep, by their names."""
+    """The records that were last made of a sweep's children, by their names."""
 
     settled: Mapping[str, AnyWorkload]
     pruned: tuple[int, ...]
