@@ -32,6 +32,7 @@ from fairlead.cluster.records import dump
 from fairlead.policy.kinds.parents import submit
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import SweepDetail, judge, trials_of
+from fairlead.policy.search.pruning import num_rungs, rung_steps, with_rungs
 from fairlead.policy.search.sampling import suggest
 from fairlead.policy.search.trials import TrialRecord
 from fairlead.specs.formats.reading import parse
@@ -46,9 +47,8 @@ DONE = Reason(code=Code.COMPLETED, message="done")
 TRIALS_IN_STORE = 1_000
 MORE_TRIALS = 12
 STEPS = 81
-# Beyond the steps that every good trial of this network spends far away: the best of 40 is among the worst at step 9.
-RUNGS = (16, 64)
-ASHA = f"prune: {{rule: asha, after: {RUNGS[0]}, factor: {RUNGS[1] // RUNGS[0]}}}"
+# Before a fifth of its steps a good trial of this network is far away: the best of 40 is among the worst at step 9.
+ASHA = "prune: asha"
 RANDOM_TRIALS = 40
 SEEDS = 20
 PROGRAM = 'import sys, time\nprint("step=1 loss=1", flush=True)\nopen(sys.argv[1], "a").write(f"{time.time()}\\n")\n'
@@ -284,6 +284,8 @@ class _Search:
         )  # fmt: skip
         children: dict[str, Workload] = {}
         networks: dict[str, Network] = {}
+        prune = None if self.spec.prune is None else with_rungs(self.spec.prune, STEPS)
+        rungs = [] if prune is None else [rung_steps(prune, rung) for rung in range(num_rungs(prune, STEPS))]
         best, spent_s, is_due = math.inf, 0.0, True
         while True:
             # Between rungs nothing is to be decided.
@@ -312,7 +314,7 @@ class _Search:
                 loss = networks[name].step()
                 spent_s += time.process_time() - began
                 children[name] = replace(child, progress=Progress(step=step, loss=loss))
-                is_due = is_due or step in RUNGS or step >= STEPS
+                is_due = is_due or step in rungs or step >= STEPS
                 if step >= STEPS:
                     best = min(best, loss)
                     networks.pop(name)
@@ -339,7 +341,10 @@ def _asha() -> None:
         found, took_s = _Search(spec=spec, seed=seed).run(best)
         shares.append(took_s / whole_s if found <= best else math.inf)
     told = ", ".join(f"{share:.2f}" for share in sorted(shares))
-    print(f"asha comes to random search's best loss in {statistics.median(shares):.2f} of its core seconds ({told})")
+    print(
+        f"asha comes to random search's best loss in {statistics.median(shares):.2f} of its core seconds, with "
+        f"{sum(map(math.isfinite, shares))} seeds of {SEEDS} ({told})"
+    )
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from fairlead.policy.kinds import sweep as sweep_kind
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import SweepDetail, detail_of, judge, trials_of
+from fairlead.policy.search.pruning import with_rungs
 from fairlead.policy.search.trials import TrialRecord, draw, front
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.search_space import Value
-from fairlead.specs.sweep import Objective, Sweep, values_of
+from fairlead.specs.sweep import Objective, Prune, Rule, Sweep, values_of
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, child_uid
 from fairlead.state.reasons import Code
@@ -46,6 +47,7 @@ class World:
     spec: Sweep
     loss: Loss = bowl
     steps: int = 27
+    total: int | None = None
     fails: Callable[[int], bool] = lambda _: False
     diverges: Callable[[int], bool] = lambda _: False
     trials: dict[str, Workload] = field(default_factory=dict)
@@ -96,7 +98,7 @@ class World:
             values = values_of(trial.spec)
             # What costs little is far from where the loss is best.
             told = {} if "x" not in values else {"cost": 1.0 - float(values["x"])}
-            progress = Progress(step=step, loss=self.loss(values, step), metrics=told)
+            progress = Progress(step=step, loss=self.loss(values, step), metrics=told, total_steps=self.total)
             self.trials[name] = replace(trial, progress=progress)
             if self.fails(int(name)):
                 self._end(name, Phase.FAILED)
@@ -147,7 +149,10 @@ def test_another_process_goes_on_as_the_one_before_would_have() -> None:
 
 
 def test_asha_takes_a_part_of_the_steps_and_tells_whom_it_stops() -> None:
-    whole, pruned = World(spec(trials="60", sampler="random")), World(spec(trials="60", sampler="random", prune="asha"))
+    whole, pruned = (
+        World(spec(trials="60", sampler="random")),
+        World(spec(trials="60", sampler="random", prune="{after: 1}")),
+    )
     whole.run()
     pruned.run()
     assert whole.num_steps == 60 * 27
@@ -276,6 +281,45 @@ def test_a_sweep_is_judged_the_same_whichever_trials_are_known_to_be_settled(obj
         world.pass_once()
         world.step()
     assert world.detail.over == 9
+
+
+def test_asha_first_judges_at_a_quarter_of_a_trial_once_one_has_come_to_its_end() -> None:
+    world = World(spec(trials="30", prune="asha"))
+    assert world.run() is Phase.SUCCEEDED
+    assert world.detail.length == 27
+    # The first three ran before anybody knew, and count at the last rung that they had passed, with what they had then.
+    early = [each for each in world.detail.rungs if each.trial < 3]
+    assert {each.rung for each in early} == {1}
+    later = {(each.trial, each.rung): each.value for each in world.detail.rungs if each.trial >= 3}
+    values = {number: values_of(trial.spec) for number, trial in enumerate(world.trials.values())}
+    assert {rung for _, rung in later} == {0, 1}
+    assert all(value == bowl(values[trial], 7 * 3**rung) for (trial, rung), value in later.items())
+    assert {world.trials[str(number)].progress.step for number in world.detail.pruned} <= {7, 21}  # type: ignore[union-attr]
+    assert len(world.detail.pruned) > 12
+    assert any("was pruned by asha: its loss at step 7 was" in event for event in world.events)
+
+
+def test_asha_knows_the_length_at_once_of_trials_that_tell_what_is_before_them() -> None:
+    world = World(spec(trials="30", prune="asha"), total=27)
+    world.run()
+    assert world.detail.length == 27
+    assert {each.rung for each in world.detail.rungs if each.trial < 3} == {0, 1}
+    # Another length that a later trial tells moves no rung.
+    longer = replace(world.trials["29"], progress=Progress(step=3, loss=1.0, total_steps=900))
+    sweep = replace(world.sweep, status=replace(world.sweep.status, phase=Phase.RUNNING))
+    change = judge(sweep, Family(children={**world.trials, "29": longer}), 5.0)
+    assert change is not None
+    assert change.status is not None
+    assert detail_of(replace(sweep, status=change.status)).length == 27
+
+
+@pytest.mark.parametrize(("rule", "first"), [("asha", None), ("median", None), ("pbt", 1), ("hyperband", 1)])
+def test_the_first_rung_follows_from_the_length_where_the_rule_compares_at_rungs(rule: str, first: int | None) -> None:
+    prune = Prune(rule=Rule(rule), steps=40 if rule == "hyperband" else None)
+    assert with_rungs(prune, None) == (None if first is None else replace(prune, after=first))
+    assert with_rungs(prune, 100) == replace(prune, after=first or 25)
+    assert with_rungs(prune, 2) == replace(prune, after=1)
+    assert with_rungs(replace(prune, after=9), 100) == replace(prune, after=9)
 
 
 SEVERAL = {"objective": "", "objectives": "[loss, 'cost:minimize']"}

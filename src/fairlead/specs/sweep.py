@@ -96,13 +96,14 @@ class Prune:
             that begin at different rungs (Li et al., 2018), ``median`` stops what is worse than the median of the
             others at the same step (Golovin et al., 2017); ``pbt`` lets another trial go on from the checkpoint of a
             better one in its place, with other values (Jaderberg et al., 2017).
-        after: Steps before a trial is first judged: the first rung.
+        after: Steps before a trial is first judged: the first rung. None for a quarter of a whole trial, as soon as one
+            has told how long that is, with asha and median; for 1 with the others.
         factor: Of so many trials at a rung one goes on to the next, which is so many times as far.
         steps: Steps of a whole trial, which Hyperband has to know.
     """
 
     rule: Rule = Rule.ASHA
-    after: int = 1
+    after: int | None = None
     factor: int = 3
     steps: int | None = None
 
@@ -112,7 +113,7 @@ class Prune:
     @property
     def num_brackets(self) -> int:
         """Of Hyperband, how many brackets there are."""
-        number, reach = 1, self.after * self.factor
+        number, reach = 1, (self.after or 1) * self.factor
         while self.steps is not None and reach <= self.steps:
             number, reach = number + 1, reach * self.factor
         return number
@@ -123,7 +124,7 @@ class Prune:
             yield "steps", "hyperband has to know how many steps a whole trial has; give `steps`"
         if self.rule is not Rule.HYPERBAND and self.steps is not None:
             yield "steps", f"{self.rule} does not use it; remove it, or use hyperband"
-        if self.steps is not None and self.steps < self.after:
+        if self.steps is not None and self.after is not None and self.steps < self.after:
             yield "steps", f"a trial of {self.steps} steps never comes to `after`, {self.after}; give more"
 
 

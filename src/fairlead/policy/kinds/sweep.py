@@ -13,11 +13,11 @@ from typing import TypeAlias
 from fairlead.policy.kinds.parents import advance, child_name, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.search.population import best_part, explore, gives_way
-from fairlead.policy.search.pruning import RungReport, is_pruned, num_rungs, rung_steps
+from fairlead.policy.search.pruning import RungReport, is_pruned, num_rungs, rung_steps, whole_length, with_rungs
 from fairlead.policy.search.sampling import suggest
 from fairlead.policy.search.trials import TrialRecord, TrialState, draw, front, metric_of
 from fairlead.specs.search_space import Value, show_value
-from fairlead.specs.sweep import Objective, Sampler, Sweep, map_runs, trial_run, values_of
+from fairlead.specs.sweep import Objective, Prune, Sampler, Sweep, map_runs, trial_run, values_of
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
@@ -39,6 +39,8 @@ class SweepDetail:
         failed: Those whose failure was told, by number.
         best: The trial with the best value so far.
         rungs: What trials reported at rungs.
+        length: Steps of a whole trial, from which the first rung follows where the spec does not give it; None before a
+            trial has told, and where nobody asks. It stays, since reports at other rungs would not compare.
     """
 
     submitted: int = 0
@@ -48,17 +50,19 @@ class SweepDetail:
     best: int | None = None
     best_value: float | None = None
     rungs: tuple[RungReport, ...] = ()
+    length: int | None = None
 
 
 def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
     """Submit trials, stop those that are pruned, and end the sweep when it has what was asked for."""
     spec, before = sweep.spec, detail_of(sweep)
     history = _history_of(sweep, family)
-    rungs, pruned = _prune(spec, history.records, before)
+    length = _length(spec, history.records, before)
+    rungs, pruned = _prune(spec, history.records, before, length)
     orders = _stop_orders(family, pruned)
     best, num_active = history.best, history.counts.get(TrialState.ACTIVE, 0)
     detail = replace(
-        before, over=before.submitted - num_active, pruned=pruned, failed=history.failed, rungs=rungs,
+        before, over=before.submitted - num_active, pruned=pruned, failed=history.failed, rungs=rungs, length=length,
         best=None if best is None else best.number, best_value=None if best is None else best.value,
     )  # fmt: skip
     end = _end(sweep, family, history, detail, now)
@@ -242,22 +246,34 @@ def _has_begun_at_the_end(progress: Progress | None) -> bool:
     return progress is not None and progress.resumed_step is not None and progress.resumed_step == progress.step
 
 
+def _length(spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail) -> int | None:
+    """Return how long a whole trial is, once known, if the first rung follows from it."""
+    if before.length is not None or spec.prune is None or with_rungs(spec.prune, None) is not None:
+        return before.length
+    return whole_length(history)
+
+
 def _prune(
-    spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail
+    spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail, length: int | None
 ) -> tuple[tuple[RungReport, ...], tuple[int, ...]]:
     """Return what was reported at rungs by now, and which trials are pruned."""
-    prune, objective = spec.prune, spec.objective
+    objective = spec.objective
+    prune = None if spec.prune is None else with_rungs(spec.prune, length)
     if prune is None or objective is None:
         return before.rungs, before.pruned
+    # A trial that ran before the rungs were known has no value of those behind it; one that goes on from another's
+    # checkpoint was at no interval before.
+    is_last_alone = spec.is_population or (before.length is None and length is not None)
     reports, pruned = list(before.rungs), list(before.pruned)
-    known = {(each.trial, each.rung) for each in reports}
+    furthest: dict[int, int] = {}
+    for each in reports:
+        furthest[each.trial] = max(each.rung, furthest.get(each.trial, -1))
     for trial in history:
         if trial.value is None or trial.step is None:
             continue
         passed = range(num_rungs(prune, trial.step))
-        # One that goes on from another's checkpoint was at no interval before.
-        for rung in passed[-1:] if spec.is_population else passed:
-            if (trial.number, rung) in known:
+        for rung in passed[-1:] if is_last_alone else passed:
+            if rung <= furthest.get(trial.number, -1):
                 continue
             report = RungReport(trial=trial.number, rung=rung, value=trial.value)
             reports.append(report)
@@ -269,13 +285,14 @@ def _prune(
         last = {each.trial: each for each in sorted(reports, key=attrgetter("rung"))}
         for trial in history:
             is_judged = trial.state is TrialState.ACTIVE and trial.number in last and trial.number not in pruned
-            if is_judged and _gives_way(spec, trial, last[trial.number], reports, history, pruned):
+            if is_judged and _gives_way(spec, prune, trial, last[trial.number], reports, history, pruned):
                 pruned.append(trial.number)
     return tuple(reports), tuple(pruned)
 
 
 def _gives_way(
     spec: Sweep,
+    prune: Prune,
     trial: TrialRecord,
     report: RungReport,
     reports: Sequence[RungReport],
@@ -283,14 +300,13 @@ def _gives_way(
     pruned: Sequence[int],
 ) -> bool:
     """Return whether a trial of a population makes way for a copy of a better one, which there has to be."""
-    assert spec.prune is not None
     assert spec.objective is not None
-    if trial.num_left is not None and trial.num_left < spec.prune.after:
+    if trial.num_left is not None and trial.num_left < rung_steps(prune, 0):
         return False  # a copy would have nothing left to show
     others = [each.value for each in reports if each.rung == report.rung and each.trial != report.trial]
     may_follow = num_wanted(spec, (*pruned, report.trial)) > num_wanted(spec, pruned)
     donors = _donors(spec, history, (*pruned, report.trial))
-    return may_follow and bool(donors) and gives_way(spec.prune, spec.objective.goal, report.value, others)
+    return may_follow and bool(donors) and gives_way(prune, spec.objective.goal, report.value, others)
 
 
 def _donors(spec: Sweep, history: Sequence[TrialRecord], pruned: Sequence[int]) -> list[TrialRecord]:
@@ -452,7 +468,8 @@ def _news(sweep: Workload[Sweep], family: Family, before: SweepDetail, detail: S
 
 
 def _say_pruned(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> str:
-    prune, objective = sweep.spec.prune, sweep.spec.objective
+    objective = sweep.spec.objective
+    prune = None if sweep.spec.prune is None else with_rungs(sweep.spec.prune, detail.length)
     last = max((each for each in detail.rungs if each.trial == number), key=lambda each: each.rung)
     assert prune is not None
     assert objective is not None

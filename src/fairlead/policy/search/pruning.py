@@ -3,9 +3,9 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fairlead.policy.search.trials import draw
+from fairlead.policy.search.trials import TrialRecord, TrialState, draw
 from fairlead.specs.goal import Goal
 from fairlead.specs.sweep import Prune, Rule
 
@@ -22,8 +22,37 @@ class RungReport:
     value: float
 
 
+# The first rung as a part of a whole trial, where the spec leaves it open: measured on trials of a small network
+# (docs/tuning.md). Before a fifth of it the order of trials says little of their order at the end.
+FIRST_RUNG_PART = 4
+
+
+def whole_length(history: Sequence[TrialRecord]) -> int | None:
+    """Return how many steps a whole trial has, as far as trials have told; None while nobody knows.
+
+    The longest counts: of those that tell what is before them, or else of those that came to their end.
+    """
+    told = [each.step + each.num_left for each in history if each.step is not None and each.num_left is not None]
+    ended = [each.step for each in history if each.state is TrialState.SUCCEEDED and each.step is not None]
+    return max(told or ended, default=None)
+
+
+def with_rungs(prune: Prune, length: int | None) -> Prune | None:
+    """Return the rule with its first rung; None while that follows from a length that is not known.
+
+    Args:
+        length: Steps of a whole trial.
+    """
+    if prune.after is not None:
+        return prune
+    if prune.rule in (Rule.PBT, Rule.HYPERBAND):
+        return replace(prune, after=1)
+    return None if length is None else replace(prune, after=max(1, -(-length // FIRST_RUNG_PART)))
+
+
 def rung_steps(prune: Prune, rung: int) -> int:
     """Return how many steps a rung is from the beginning."""
+    assert prune.after is not None, "made by `with_rungs`"
     if prune.rule is Rule.PBT:
         return prune.after * (rung + 1)
     return int(prune.after * prune.factor**rung)
@@ -31,6 +60,7 @@ def rung_steps(prune: Prune, rung: int) -> int:
 
 def num_rungs(prune: Prune, step: int) -> int:
     """Return how many rungs a trial has come to at a step."""
+    assert prune.after is not None, "made by `with_rungs`"
     if prune.rule is Rule.PBT:
         return step // prune.after
     number = 0

@@ -97,7 +97,7 @@ PRUNE = Section(
         Key(
             name="after",
             kind=WHOLE,
-            doc="Steps before a trial is first judged: the first rung; with pbt between any two.",
+            doc="Steps before a trial is first judged; left out, a quarter of a whole one. With pbt between any two.",
             attributes=("after",),
             example="10",
             also=("grace_period", "min_resource", "warmup", "start", "min_steps"),
