@@ -25,6 +25,7 @@ from fairlead.specs.formats.reading import parse
 from fairlead.specs.sweep import Sweep, trial_run
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
+from fairlead.state.fleets import Stage
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Phase, PodPhase, Progress, RankExit, Workload
@@ -33,7 +34,7 @@ from fairlead.web.server import Page
 from fairlead.web.visitors import Admission, Identity
 from tests.builders import training
 from tests.web.test_hostile import HOSTILE
-from tests.web.world import NOW, World
+from tests.web.world import NOW, World, of_fleet
 
 PACKAGES = ("playwright==1.65.2",)
 AXE = "axe-core@4.14.1"
@@ -66,6 +67,12 @@ def of_every_kind(world: World) -> list[str]:
     failed = world.run("failed", Phase.FAILED, reason=why)
     world.pod(failed, phase=PodPhase.FAILED, exits=(RankExit(rank=0, exit_code=3, at=NOW),))
     kinds = [world.run(spec.name, Phase.RUNNING, spec=spec) for spec in parse(KINDS)]  # type: ignore[arg-type]
+    world.fleet(
+        of_fleet("away", stage=Stage.LEAVING, cluster="cloud", target="home", step=30, rented_since=NOW - 600),
+        of_fleet("here", stage=Stage.PLACED, cluster="home", child=run.uid, phase=Phase.RUNNING),
+        of_fleet("once", stage=Stage.ENDED, cluster="home", phase=Phase.SUCCEEDED),
+        trouble="it has not answered in time",
+    )
     found, sweep = [run, failed, *kinds], cast("Workload[Sweep]", kinds[0])
     for number, phase in enumerate((Phase.SUCCEEDED, Phase.RUNNING, Phase.FAILED)):
         values = {"lr": 0.1 * (number + 1), "width": 8}

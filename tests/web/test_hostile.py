@@ -7,12 +7,13 @@ import pytest
 
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
+from fairlead.state.fleets import Stage
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Phase, PodPhase, Progress
 from fairlead.web.visible_text import one_line
 from tests.builders import training
-from tests.web.world import NOW, Seen, World, read_html, world_in
+from tests.web.world import NOW, Seen, World, of_fleet, read_html, world_in
 
 HOSTILE = {
     "script": "<script>alert(1)</script>",
@@ -99,6 +100,12 @@ def _of_a_team(world: World, text: str) -> str:
     return "/teams"
 
 
+def _of_a_fleet(world: World, text: str) -> str:
+    run = of_fleet("one", stage=Stage.LEAVING, cluster=text, target=text, reason=text, refused={text: text})
+    world.fleet(run, trouble=text)
+    return "/fleets"
+
+
 def _by_query(parameter: str, page: str = "/") -> Callable[[World, str], str]:
     def make(world: World, text: str) -> str:
         return f"{page}?{urllib.parse.urlencode({parameter: text})}"
@@ -137,6 +144,7 @@ FIELDS: dict[str, Callable[[World, str], str]] = {
     "such a name on the cluster": _on_the_cluster,
     "such a team": _of_a_team,
     "such a team in the queue": _in_the_queue,
+    "whatever a fleet says": _of_a_fleet,
 }
 
 

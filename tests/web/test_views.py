@@ -11,7 +11,9 @@ from fairlead.cluster.ledger_tables import Price
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.policy.kinds.serving import ServingDetail
 from fairlead.specs.formats.reading import parse
+from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.demand import Demand, Second
+from fairlead.state.fleets import Stage
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Grant, Phase, PodPhase, Progress, RankExit
@@ -19,7 +21,7 @@ from fairlead.web import readers, view
 from fairlead.web.addresses import MENU
 from fairlead.web.view import Paced
 from tests.builders import training
-from tests.web.world import NOW, World
+from tests.web.world import NOW, World, of_fleet
 
 
 @pytest.mark.parametrize(("address", "title"), [(address, name) for address, name, _ in MENU])
@@ -211,6 +213,27 @@ def test_teams_show_what_they_may_hold_and_have_spent(world: World) -> None:
     text = world.look("/teams").text
     for told in ("vision", "3", "2 CPU", "$50.00", "search", "$7.00"):
         assert told in text
+
+
+def test_a_fleet_shows_its_clusters_where_runs_are_and_what_moved_and_why(world: World) -> None:
+    copy = world.run("here", Phase.RUNNING)
+    gang = training("away", workdir=None, nodes=2, resources=Resources(gpu=GpuRequest(milli=8000)))
+    world.fleet(
+        of_fleet("", spec=gang, stage=Stage.LEAVING, cluster="cloud", target="home", rented_since=NOW - 3600),
+        of_fleet("here", stage=Stage.PLACED, cluster="home", child=copy.uid),
+        trouble="it has not answered in time",
+    )
+    seen = world.look("/fleets")
+    assert f"/runs/{copy.uid}" in seen.links
+    assert "Nobody carries it out" in seen.text
+    said = re.sub(r"<[^>]*>", " ", world.html("/fleets"))
+    assert re.search(r"cloud\s+gpu-cloud\s+\$2.5 a GPU hour\s+1\s+16 of 64", said)
+    assert re.search(r"Out of reach since .*: it has not answered in time", seen.text)
+    assert "Leaving: home has room for it" in seen.text
+    # Sixteen GPUs for an hour, or a few seconds more.
+    assert re.search(r"rent so far \$40\.", seen.text)
+    (world.cluster.home.path / "fleets" / "research" / "fleet.db").write_text("no database")
+    assert "cannot be opened" in world.look("/fleets").text
 
 
 def test_costs_are_the_rows_of_the_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

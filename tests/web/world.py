@@ -6,12 +6,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.store import Observation
 from fairlead.cluster.local.tables import PodRow
+from fairlead.control.fleets.journal import ClusterNote, FleetJournal
+from fairlead.specs.fleet import Fleet, Member
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Training
+from fairlead.state.fleets import FleetRun
 from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
@@ -119,6 +123,22 @@ class World:
         lines = output.split("\n") if output else []
         (directory / "output.log").write_text("".join(f"{NOW - 40:.3f} 0 o {line}\n" for line in lines))
 
+    def fleet(self, *runs: FleetRun, trouble: str | None = None) -> None:
+        """Make a fleet of this machine and of a rented cluster, with runs as its controller would have left them."""
+        clusters = {"home": Member(), "cloud": Member(context="gpu-cloud", gpu_price=2.5, most_gpus=64)}
+        journal = FleetJournal.create(self.cluster.home, Fleet(name="research", clusters=clusters))
+        changed = []
+        for run in runs:
+            (self.cluster.home.path / "files").mkdir(exist_ok=True)
+            kept = journal.submit(run.spec, self.cluster.home.path / "files", run.submitted_at)
+            changed.append(replace(run, uid=kept.uid, number=kept.number, spec=kept.spec))
+        notes = {
+            "home": ClusterNote(at=NOW, trouble=None, since=NOW - 60),
+            "cloud": ClusterNote(at=NOW, trouble=trouble, since=NOW - 60),
+        }
+        journal.record(changed, notes, NOW - 30)
+        journal.close()
+
     def look(self, address: str, status: int = 200) -> Seen:
         """The page at an address."""
         return read_html(self.html(address, status))
@@ -128,6 +148,12 @@ class World:
         found, text = self.readers.threads.submit(self.readers.page, address).result(timeout=30)
         assert found == status, text
         return text
+
+
+def of_fleet(name: str, **more: Any) -> FleetRun:
+    """A run of a fleet, as ``World.fleet`` takes it."""
+    given = {"uid": "", "number": 0, "submitted_at": NOW - 900, "reason": "home has room for it", **more}
+    return FleetRun(**{"spec": training(name, workdir=None), **given})
 
 
 @contextmanager

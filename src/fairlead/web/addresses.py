@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 from fairlead.web.view import Answer, BadRequest, Missing, Question
 from fairlead.web.views.cluster import cluster
 from fairlead.web.views.cost import cost
+from fairlead.web.views.fleets import fleets
 from fairlead.web.views.queue import queue
 from fairlead.web.views.runs import runs
 from fairlead.web.views.teams import teams
@@ -16,6 +17,7 @@ VIEWS: dict[str, Callable[[Question], Answer]] = {
     "/": runs,
     "/queue": queue,
     "/cluster": cluster,
+    "/fleets": fleets,
     "/teams": teams,
     "/cost": cost,
 }
@@ -25,6 +27,7 @@ MENU = (
     ("/", "Runs", "r"),
     ("/queue", "Queue", "q"),
     ("/cluster", "Cluster", "c"),
+    ("/fleets", "Fleets", "f"),
     ("/teams", "Teams", "t"),
     ("/cost", "Cost", "m"),
 )

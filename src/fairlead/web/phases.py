@@ -16,6 +16,9 @@ _UNKNOWN = Shape("M2 6h8", "quiet")
 _SHAPES: Mapping[str, Shape] = {
     "Pending": Shape(f"{_CIRCLE}M6 3.5v2.5l2 1.5", "wait"),
     "Created": Shape(_CIRCLE, "wait"),
+    "Queued": Shape(f"{_CIRCLE}M6 3.5v2.5l2 1.5", "wait"),
+    "Placing": Shape("M6 1.5a4.5 4.5 0 1 1-4.5 4.5M6 3.5v5M3.5 6h5", "go"),
+    "Leaving": Shape("M10 6a4 4 0 1 1-1.3-3M9.2 .8v2.6h-2.6", "wait"),
     "Starting": Shape("M6 1.5a4.5 4.5 0 1 1-4.5 4.5M6 3.5v5M3.5 6h5", "go"),
     "Running": Shape("M3 1.8l7 4.2l-7 4.2z", "go fill"),
     "Restarting": Shape("M10 6a4 4 0 1 1-1.3-3M9.2 .8v2.6h-2.6", "wait"),
@@ -35,5 +38,5 @@ _SHAPES: Mapping[str, Shape] = {
 
 
 def shape_of(state: str) -> Shape:
-    """The shape of a state of a workload, a pod, a trial or a step; a dash for a word that is not known."""
+    """The shape of a state of a workload, a pod, a trial, a step or a run of a fleet; a dash for an unknown word."""
     return _SHAPES.get(state[:1].upper() + state[1:], _UNKNOWN)

@@ -136,13 +136,11 @@ def stop(name: str, runs: tuple[str, ...], json_: bool) -> None:
 def events(name: str, json_: bool) -> None:
     """Show what happened to the runs of the fleet NAME, and why, oldest first."""
     journal = _open(name)
-    called = {run.uid: run.spec.name for run in journal.runs()}
     for each in journal.events():
-        run_name = called.get(each.uid, each.uid)
         if json_:
-            print(as_json({"at": each.at, "run": run_name, "said": each.said}))
+            print(as_json({"at": each.at, "run": each.run, "said": each.said}))
         else:
-            print(f"{describe_time(each.at)}  {run_name}  {each.said}")
+            print(f"{describe_time(each.at)}  {each.run}  {each.said}")
 
 
 def _fleet_of(file: str) -> "Fleet":

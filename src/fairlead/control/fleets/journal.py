@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sqlite3
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from fairlead.state.snapshot import Intent
 from fairlead.text.quantities import describe_memory
 
 PATIENCE_S = 30.0
+LEAD_TRIES, LEAD_AGAIN_S = 10, 0.05
 MOST_BYTES = 2 * 2**30
 # Of runs that are over, the newest tell of those to come.
 MOST_ENDED = 500
@@ -44,11 +46,12 @@ CREATE TABLE IF NOT EXISTS clusters (name TEXT PRIMARY KEY, at REAL NOT NULL, tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetEvent:
-    """Something that happened to a run of a fleet."""
+    """Something that happened to a run of a fleet, by its name."""
 
     id: int
     at: float
     uid: str
+    run: str
     said: str
 
 
@@ -181,8 +184,11 @@ class FleetJournal:
 
     def events(self, *, after: int = 0) -> tuple[FleetEvent, ...]:
         """The events of all runs, oldest first."""
-        rows = self._read("SELECT id, at, uid, said FROM events WHERE id > ? ORDER BY id", after)
-        return tuple(FleetEvent(id=row[0], at=row[1], uid=row[2], said=row[3]) for row in rows)
+        return self._events("WHERE e.id > ? ORDER BY e.id", after)
+
+    def newest_events(self, most: int) -> tuple[FleetEvent, ...]:
+        """The newest events of all runs, newest first."""
+        return self._events("ORDER BY e.id DESC LIMIT ?", most)
 
     def clusters(self) -> Mapping[str, ClusterNote]:
         """The notes on each cluster, by its name."""
@@ -214,19 +220,36 @@ class FleetJournal:
             Conflict: Another process is.
         """
         with (self.place / "controller.lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise Conflict(f"Another controller of the fleet {self.place.name} runs. One is enough.") from None
+            # Somebody who only looks has it for a moment.
+            for tries in range(LEAD_TRIES):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if tries == LEAD_TRIES - 1:
+                        raise Conflict(
+                            f"Another controller of the fleet {self.place.name} runs. One is enough."
+                        ) from None
+                    time.sleep(LEAD_AGAIN_S)
             yield
 
     def is_led(self) -> bool:
         """Return whether a controller runs."""
-        try:
-            with self.lead():
-                return False
-        except Conflict:
-            return True
+        with (self.place / "controller.lock").open("a") as lock:
+            try:
+                # Shared, so that those who look at the same time do not take each other for one.
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+    def _events(self, which: str, *arguments: object) -> tuple[FleetEvent, ...]:
+        rows = self._read(
+            "SELECT e.id, e.at, e.uid, coalesce(r.name, e.uid), e.said FROM events e LEFT JOIN runs r USING (uid) "
+            + which,
+            *arguments,
+        )
+        return tuple(FleetEvent(id=row[0], at=row[1], uid=row[2], run=row[3], said=row[4]) for row in rows)
 
     def _with_files(self, spec: Training, directory: Path, files: Path) -> Training:
         """The spec with its files in a directory of the fleet's, where it has any here."""
