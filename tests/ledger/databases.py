@@ -3,18 +3,20 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from urllib.parse import quote
 
 from tests.ports import free_port
 
 USER = "nobody"
-WAIT_S = 30.0
+WAIT_S = 60.0
+LOOPBACK = "127.0.0.1"
 
 
 def postgres_programs() -> Path | None:
@@ -23,37 +25,93 @@ def postgres_programs() -> Path | None:
     return found[-1].parent if found else None
 
 
-@contextmanager
-def postgres() -> Iterator[str]:
-    """A server with an empty database, as a URL."""
-    programs = postgres_programs()
-    assert programs is not None, "asked for where there is none"
-    as_user: dict[str, Any] = {}
-    with TemporaryDirectory(prefix="fairlead-postgres-") as folder:
+class PostgresServer:
+    """A server that may be killed and started again.
+
+    Args:
+        folder: An empty one, which becomes the server's.
+        address: The only one at which it listens.
+        network: The network namespace that has the address; None for this machine's own.
+    """
+
+    def __init__(self, folder: Path, *, address: str = LOOPBACK, network: str | None = None) -> None:
+        programs = postgres_programs()
+        assert programs is not None, "asked for where there is none"
+        self._programs, self._folder, self._address = programs, folder, address
+        self._inside = [] if network is None else ["nsenter", f"--net=/var/run/netns/{network}"]
+        self._as_user: list[str] = []
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             account = pwd.getpwnam(USER)
             shutil.chown(folder, account.pw_uid, account.pw_gid)
-            as_user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-        data, port = Path(folder, "data"), free_port()
-        made = [str(programs / "initdb"), "-D", str(data), "-U", "app", "--auth=trust", "-N"]
-        subprocess.run(made, check=True, capture_output=True, timeout=WAIT_S * 4, cwd=folder, **as_user)
-        settings = ["listen_addresses=127.0.0.1", f"unix_socket_directories={folder}", "fsync=off"]
+            self._as_user = [
+                "setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--",
+            ]  # fmt: skip
+        self._port = free_port()
+        self._server: subprocess.Popen[bytes] | None = None
+        made = [str(programs / "initdb"), "-D", str(folder / "data"), "-U", "app", "--auth=trust", "-N"]
+        subprocess.run([*self._as_user, *made], check=True, capture_output=True, timeout=WAIT_S * 2, cwd=folder)
+        with (folder / "data" / "pg_hba.conf").open("a") as file:
+            file.write("host all app samenet trust\nhost all app 10.0.0.0/8 trust\n")
+
+    @property
+    def url(self) -> str:
+        """The database, empty at first, for whoever is in the same network."""
+        return f"postgresql://app@{self._address}:{self._port}/postgres"
+
+    @property
+    def own_url(self) -> str:
+        """The same by its socket, for this machine, whatever the network."""
+        return f"postgresql://app@{quote(str(self._folder), safe='')}:{self._port}/postgres"
+
+    def start(self) -> None:
+        """Serve, once whatever is left of a killed one is gone."""
+        settings = [f"listen_addresses={self._address}", f"unix_socket_directories={self._folder}", "fsync=off"]
         options = [part for each in settings for part in ("-c", each)]
-        server = subprocess.Popen(
-            [str(programs / "postgres"), "-D", str(data), "-p", str(port), *options],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder, **as_user,
-        )  # fmt: skip
+        argv = [str(self._programs / "postgres"), "-D", str(self._folder / "data"), "-p", str(self._port), *options]
+        asked = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder), "-p", str(self._port)]
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            if self._server is None or self._server.poll() is not None:
+                # A killed one's children hold its memory for a moment, and another ends at once meanwhile.
+                self._server = subprocess.Popen(
+                    [*self._inside, *self._as_user, *argv],
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self._folder,
+                )  # fmt: skip
+            if subprocess.run(asked, check=False, timeout=WAIT_S).returncode == 0:
+                return
+            assert time.monotonic() < deadline, "PostgreSQL does not answer"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it with SIGKILL; its children end with it."""
+        assert self._server is not None, "it runs"
+        self._server.kill()
+        self._server.wait(timeout=WAIT_S)
+
+    def stop(self) -> None:
+        """End it with all its connections."""
+        if self._server is not None:
+            self._server.send_signal(signal.SIGINT)
+            self._server.wait(timeout=WAIT_S)
+
+
+@contextmanager
+def postgres_server(*, address: str = LOOPBACK, network: str | None = None) -> Iterator[PostgresServer]:
+    """A server that runs, with an empty database."""
+    with TemporaryDirectory(prefix="fairlead-postgres-") as folder:
+        server = PostgresServer(Path(folder), address=address, network=network)
         try:
-            asked = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
-            deadline = time.monotonic() + WAIT_S
-            while subprocess.run(asked, check=False, timeout=WAIT_S).returncode:
-                assert server.poll() is None, "PostgreSQL ended"
-                assert time.monotonic() < deadline, "PostgreSQL does not answer"
-                time.sleep(0.05)
-            yield f"postgresql://app@127.0.0.1:{port}/postgres"
+            server.start()
+            yield server
         finally:
-            server.terminate()
-            server.wait(timeout=WAIT_S)
+            server.stop()
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """A server with an empty database, as a URL."""
+    with postgres_server() as server:
+        yield server.url
 
 
 def emptied(url: str) -> str:

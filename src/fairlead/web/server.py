@@ -5,6 +5,7 @@ whoever has not said who they are.
 """
 
 import asyncio
+import ctypes
 import errno
 import json
 import signal
@@ -38,6 +39,7 @@ HEARTBEAT_S = 15.0
 ASK_AGAIN_S = 5.0
 GRACE_S = 0.5
 PROBES = ("/livez", "/readyz")
+M_ARENA_MAX = -8  # of malloc.h
 STATIC = {"app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -290,7 +292,17 @@ def serve(
         ready: Called once the page answers.
         admission: For a page that asks who reads.
     """
+    _share_one_heap()
     asyncio.run(_serve(Page(open_cluster, admission), listening, ready))
+
+
+def _share_one_heap() -> None:
+    """Have all threads take their memory from one place, where the C library lets one choose.
+
+    With 100,000 runs kept, glibc's further places for readers cost 2 MB of 61, and readers take turns anyway.
+    """
+    with suppress(OSError, AttributeError):  # neither glibc nor anything like it
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 async def _serve(page: Page, listening: socket.socket, ready: Callable[[], None]) -> None:

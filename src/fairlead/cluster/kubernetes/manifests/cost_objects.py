@@ -21,6 +21,7 @@ WHOLE, TEAM = "fairlead-costs", "fairlead-cost"
 LINES = "lines.json.gz"
 # An object of the API server has at most 1 MiB, and base64 makes four bytes of three.
 MOST_BYTES = 700_000
+OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +58,16 @@ def of_team(costs: DayCosts, team: str) -> DayCosts:
 
 
 def render_costs(costs: DayCosts, kind: str, namespace: str) -> dict[str, Any]:
-    """The object; of too many lines for one those of a pool's nodes are summed up."""
+    """The object. Of too many lines for one those of a pool's nodes are summed up, and then the cheapest runs."""
     content = _packed(costs)
     if len(content) > MOST_BYTES:
-        content = _packed(_by_pool(costs))
+        summed = _by_pool(costs)
+        content = _packed(summed)
+        most = len({line.key for line in summed.lines})
+        while len(content) > MOST_BYTES and most:
+            # As many as should fit, with room for the sums; the next round has still less.
+            most = int(most * MOST_BYTES / len(content) * 0.9)
+            content = _packed(_with_sums(summed, most))
     metadata = {"name": name_of(kind, costs.day), "namespace": namespace, "labels": {MANAGED_BY: MANAGER, COSTS: kind}}
     data = {"at": f"{costs.at:.3f}", "billed_microusd": str(sum(line.microusd for line in costs.lines))}
     packed = {LINES: base64.b64encode(content).decode()}
@@ -117,6 +124,41 @@ def _by_pool(costs: DayCosts) -> DayCosts:
         for (pool, key, use), (microusd, unit_ms) in sums.items()
     )
     return DayCosts(day=costs.day, at=costs.at, lines=lines, pools={line.node: line.node for line in lines})
+
+
+def _with_sums(costs: DayCosts, most: int) -> DayCosts:
+    """The same with the dearest runs by themselves, and one row in place of all others of an account and a user."""
+    spent: defaultdict[Holder, int] = defaultdict(int)
+    for line in costs.lines:
+        if line.key is not None:
+            spent[line.key] += line.microusd
+    dearest = set(sorted(spent, key=lambda each: (-spent[each], each.uid))[:most])
+    others: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+    for each in spent:
+        if each not in dearest:
+            others[each.team, each.project, each.user] += 1
+    sums: defaultdict[tuple[str, Holder | None, Use], list[int]] = defaultdict(lambda: [0, 0])
+    for line in costs.lines:
+        key = line.key
+        if key is not None and key not in dearest:
+            account = key.team, key.project, key.user
+            name = f"{others[account]} smaller runs"
+            key = Holder(
+                uid="/".join((OTHERS, *account)),
+                run=name,
+                team=key.team,
+                model=name,
+                project=key.project,
+                user=key.user,
+            )
+        found = sums[line.node, key, line.use]
+        found[0] += line.microusd
+        found[1] += line.unit_ms
+    lines = tuple(
+        Line(node=node, key=key, use=use, microusd=microusd, unit_ms=unit_ms)
+        for (node, key, use), (microusd, unit_ms) in sums.items()
+    )
+    return DayCosts(day=costs.day, at=costs.at, lines=lines, pools=costs.pools)
 
 
 def _pools_of(lines: Iterable[Line[Holder | None]], pools: Mapping[str, str]) -> dict[str, str]:

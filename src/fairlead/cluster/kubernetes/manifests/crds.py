@@ -10,7 +10,7 @@ from fairlead.cluster.kubernetes.manifests.statuses import status_schema
 from fairlead.policy.kinds.record import ParentKind
 from fairlead.policy.kinds.table import KINDS as WORKLOADS
 from fairlead.specs import overlay
-from fairlead.specs.constraints import Constraints, Text
+from fairlead.specs.constraints import Constraints, Limit, Text
 from fairlead.specs.formats.parsing import MOST_QUANTITY
 from fairlead.specs.formats.rendering import default_of
 from fairlead.specs.keys import API_VERSION, OBJECTS
@@ -242,12 +242,30 @@ def _kind(key: Key, section: Section) -> dict[str, Any]:
         return {
             "type": "object",
             "maxProperties": kind.most,
-            # Of thousands of whole runs more rules than an API server agrees to; the operator says what is wrong.
-            "additionalProperties": _without_rules(_section(kind.item)),
+            # Of thousands of whole runs more rules than an API server agrees to; bounds cost it nothing, and the
+            # operator says what else is wrong.
+            "additionalProperties": _bounded(_without_rules(_section(kind.item)), kind.item),
             **_rules(validation.names_rules(kind.names)),
         }
     rule = section.rules.get(key.attributes[0])
     return _single(kind, key, rule if isinstance(rule, Text) else None, section.rules)
+
+
+def _bounded(schema: dict[str, Any], section: Section) -> dict[str, Any]:
+    """Add what a structural schema says by itself of a section's values: bounds of numbers and sets of words."""
+    properties = dict(schema["properties"])
+    for key in section.keys:
+        if key.name not in properties:
+            continue
+        if isinstance(key.kind, Section):
+            properties[key.name] = _bounded(properties[key.name], key.kind)
+        elif isinstance(key.kind, Single):
+            rule, own = section.rules.get(key.attributes[0]), key.kind.schema
+            bounds: dict[str, Any] = {"enum": own["enum"]} if "enum" in own else {}
+            if isinstance(rule, Limit) and key.kind.tags == kinds.NUMERIC:
+                bounds |= {"minimum": 0 if rule.zero else rule.low, "maximum": rule.high}
+            properties[key.name] = properties[key.name] | bounds
+    return {**schema, "properties": properties}
 
 
 def _single(kind: Single, key: Key, text: Text | None, rules: Constraints | None = None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Everything comes from objects: what happened while no operator led is read from them when one leads again. A pod that
 disappeared meanwhile is charged up to the last moment at which it is known to have been there. While the database does
-not answer nothing waits for it; what was to be written is looked for again as soon as it does.
+not answer nothing waits for it: the leader goes on looking, and writes all that it has seen once the database is back.
 """
 
 import logging
@@ -10,7 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
 from fairlead.cluster.kubernetes.operator.ledger.node_prices import catalogue, price_of
@@ -52,6 +52,23 @@ class _Known:
     has_accounts: bool
 
 
+@dataclass(slots=True, kw_only=True)
+class _Backlog:
+    """Notes that are not written yet. While the database is away they grow.
+
+    Attributes:
+        held: Pods that hold something, by uid, as they were seen last.
+        ended: Pods that do no more, by uid.
+        prices: Prices of nodes with their pools, in the order in which they came.
+        gone: Runs whose objects are gone.
+    """
+
+    held: dict[str, HeldPod] = field(default_factory=dict)
+    ended: dict[str, Ended] = field(default_factory=dict)
+    prices: list[tuple[Price, str | None]] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+
+
 class LedgerKeeper:
     """The ledger as the operator keeps it. Safe to use from several threads.
 
@@ -78,6 +95,9 @@ class LedgerKeeper:
         self._pools_of = pools
         self._lock = threading.RLock()
         self._ledger: UsageLedger | None = None
+        # Whether all below follows the cluster: from when the ledger was read until another leads.
+        self._is_following = False
+        self._backlog = _Backlog()
         self._marks = view.marks()
         self._runs: set[str] = set()
         self._nodes: set[str] = set()
@@ -103,7 +123,7 @@ class LedgerKeeper:
 
     def act(self, now: float) -> None:
         """Write down what has changed. An error is logged, and what it kept back is tried again."""
-        if now < self._retry_at:
+        if now < self._retry_at and not self._is_following:
             return
         begun = time.monotonic()
         with self._lock:
@@ -112,9 +132,9 @@ class LedgerKeeper:
             except ClusterError as error:
                 self._fail(error, now, time.monotonic() - begun)
             else:
-                if self.trouble is not None:
+                if self.trouble is not None and self._ledger is not None:
                     log.info("the ledger is written again")
-                self.trouble = None
+                    self.trouble = None
 
     def add_idle(self, measured: Sequence[tuple[str, int, int, float]], now: float) -> None:
         """Keep how busy what pods hold was measured to be; what cannot be kept now counts as not measured."""
@@ -132,20 +152,25 @@ class LedgerKeeper:
         """Charge the pods of a run that are over, before its object forgets them."""
         now = time.time()
         with self._lock:
-            if self._ledger is None or now < self._retry_at:
+            if not self._is_following:
                 return
+            self._charge([found], now)
             try:
-                self._charge([found], now)
+                self._write(now)
             except ClusterError as error:
-                self._runs.add(found.uid)
                 self._fail(error, now)
 
     def rest(self) -> None:
-        """Let go of the database; another leads now, or nobody."""
+        """Let go of the database; another leads now, or nobody, and reads from the objects what was not written."""
         with self._lock:
-            if self._ledger is not None:
-                self._ledger.close()
-                self._ledger = None
+            self._is_following = False
+            self._backlog = _Backlog()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
 
     def price_per_hour(self, node: NodeObject) -> float | None:
         """Return the dollars that an hour of a node costs; None where nothing says it."""
@@ -264,7 +289,8 @@ class LedgerKeeper:
             return True
 
     def _look(self, now: float) -> None:
-        ledger = self._opened(now)
+        if not self._is_following:
+            self._follow(now)
         runs, nodes = self._marks.take()
         self._runs |= runs
         self._nodes |= nodes
@@ -272,26 +298,19 @@ class LedgerKeeper:
         if pools != self._pools:
             self._pools = pools
             self._nodes |= {node.key for node in self._view.nodes.all()}
-        self._price(ledger, now)
-        uids = set(self._runs)
-        found = [each for uid in uids if (each := self._view.find(uid)) is not None]
-        there = {each.uid for each in found}
-        self._charge(found, now, missing=uids - there)
-        self._runs -= uids
+        self._price(now)
+        found = [each for uid in self._runs if (each := self._view.find(uid)) is not None]
+        self._charge(found, now, missing=self._runs - {each.uid for each in found})
+        self._runs = set()
+        self._write(now)
 
-    def _opened(self, now: float) -> UsageLedger:
-        """The ledger, with what is kept there of pods and prices."""
-        if self._ledger is not None:
-            return self._ledger
-        ledger = UsageLedger(self._place)
-        try:
-            held, closed = ledger.open_pods(), ledger.closed_pods()
-            self._prices, self._pool_names = ledger.newest_prices(), ledger.pools()
-            seen_ms = ledger.seen_ms()
-            self._idle = {uid: idle for uid in held if (idle := ledger.idle_of(uid))}
-        except ClusterError:
-            ledger.close()
-            raise
+    def _follow(self, now: float) -> None:
+        """Read what the ledger has of pods and prices, and follow the cluster from there."""
+        ledger = self._opened()
+        held, closed = ledger.open_pods(), ledger.closed_pods()
+        self._prices, self._pool_names = ledger.newest_prices(), ledger.pools()
+        seen_ms = ledger.seen_ms()
+        self._idle = {uid: idle for uid in held if (idle := ledger.idle_of(uid))}
         self._open = {}
         for uid, each in held.items():
             self._open.setdefault(each.pod.workload_uid, {})[uid] = each
@@ -303,19 +322,23 @@ class LedgerKeeper:
         self._touched_days = set(range(day_of(self._inherited_ms), day_of(milliseconds(now)) + 1))
         self._runs = {each.uid for each in self._view.runs()} | set(self._open)
         self._nodes = {each.key for each in self._view.nodes.all()} | set(self._prices)
-        self._ledger = ledger
+        self._is_following = True
         log.info("the ledger has %d pods that hold something", len(held))
-        return ledger
+
+    def _opened(self) -> UsageLedger:
+        if self._ledger is None:
+            self._ledger = UsageLedger(self._place)
+        return self._ledger
 
     def _fail(self, error: ClusterError, now: float, took_s: float = 0.0) -> None:
         if self.trouble is None:
             log.error("%s Runs go on; what they hold is written down when the ledger is there again.", error)
         self.trouble = str(error)
         self._retry_at = now + took_s + max(RETRY_S, RETRY_TIMES * took_s)
-        self.rest()
+        self._let_go()
 
-    def _price(self, ledger: UsageLedger, now: float) -> None:
-        """Keep the price of each node that has changed."""
+    def _price(self, now: float) -> None:
+        """Note the price of each node that has changed."""
         changes: list[tuple[Price, str | None]] = []
         for name in tuple(self._nodes):
             node, known = self._view.nodes.get(name), self._prices.get(name)
@@ -335,8 +358,7 @@ class LedgerKeeper:
             elif self._pool_names.get(name) != found.pool:
                 changes.append((known, found.pool))
             self._present.add(name)
-        if changes:
-            ledger.set_prices(changes)
+        self._backlog.prices += changes
         self._nodes.clear()
         for price, pool in changes:
             self._prices[price.node] = price
@@ -346,7 +368,7 @@ class LedgerKeeper:
             self._view.look_again_at_node(price.node)
 
     def _charge(self, found: Iterable[TrainingObject], now: float, missing: Iterable[str] = ()) -> None:
-        """Write down what the pods of some runs hold and held; ``missing`` are runs whose objects are gone."""
+        """Note what the pods of some runs hold and held; ``missing`` are runs whose objects are gone."""
         held: list[HeldPod] = []
         ended: list[Ended] = []
         for each in found:
@@ -355,31 +377,49 @@ class LedgerKeeper:
         gone = [uid for uid in missing if uid in self._open or uid in self._closed]
         for uid in gone:
             ended += [self._vanished(one, None, now) for one in self._open.get(uid, {}).values()]
-        self._write(held, ended, now)
-        if gone and self._ledger is not None:
-            self._ledger.forget(gone)
-            for uid in gone:
-                self._open.pop(uid, None)
-                self._closed.pop(uid, None)
-                self._summaries.pop(uid, None)
-
-    def _write(self, held: list[HeldPod], ended: list[Ended], now: float) -> None:
-        ledger = self._ledger
-        if ledger is None or not (held or ended or now - self._marked_at >= MARK_S):
-            return
-        ledger.write(held, ended, milliseconds(now))
-        self._marked_at = now
-        for each in held:
-            self._open.setdefault(each.pod.workload_uid, {})[each.pod.uid] = each
+        for each_held in held:
+            self._open.setdefault(each_held.pod.workload_uid, {})[each_held.pod.uid] = each_held
+            self._backlog.held[each_held.pod.uid] = each_held
         for one in ended:
             pod = one.held.pod
             self._open.get(pod.workload_uid, {}).pop(pod.uid, None)
-            self._idle.pop(pod.uid, None)
             self._closed.setdefault(pod.workload_uid, set()).add(pod.uid)
-            self._summaries.pop(pod.workload_uid, None)
             self._inherited.discard(pod.uid)
+            self._backlog.held.pop(pod.uid, None)
+            self._backlog.ended[pod.uid] = one
+        for uid in gone:
+            self._open.pop(uid, None)
+            self._closed.pop(uid, None)
+            self._backlog.gone.add(uid)
+
+    def _write(self, now: float) -> None:
+        """Write what was noted, unless the database is left alone for now.
+
+        Each part is taken off once it is written, and written twice it counts once: what may have been written when the
+        connection broke is written again.
+        """
+        backlog = self._backlog
+        is_news = backlog.held or backlog.ended or backlog.prices or backlog.gone
+        if now < self._retry_at or not (is_news or self._ledger is None or now - self._marked_at >= MARK_S):
+            return
+        ledger = self._opened()
+        if backlog.prices:  # before what is charged by them
+            ledger.set_prices(backlog.prices)
+            backlog.prices = []
+        ledger.write(backlog.held.values(), backlog.ended.values(), milliseconds(now))
+        self._marked_at = now
+        for one in backlog.ended.values():
+            pod = one.held.pod
+            self._idle.pop(pod.uid, None)
+            self._summaries.pop(pod.workload_uid, None)
             self._spent = None
             self._touched_days |= set(range(day_of(milliseconds(pod.created_at)), day_of(one.end_ms) + 1))
+        backlog.held, backlog.ended = {}, {}
+        if backlog.gone:
+            ledger.forget(backlog.gone)
+            for uid in backlog.gone:
+                self._summaries.pop(uid, None)
+            backlog.gone = set()
 
     def _look_at(self, found: TrainingObject, now: float, held: list[HeldPod], ended: list[Ended]) -> None:
         run = found.workload

@@ -84,10 +84,14 @@ class UsageLedger:
         database: Database = self._db
         self._tables = LedgerTables(database)
         self._prices: dict[str, list[PriceChange]] | None = None
-        with self._transaction():
-            self._tables.create()
-            for statement in SCHEMA:
-                self._db.execute(statement)
+        try:
+            with self._transaction():
+                self._tables.create()
+                for statement in SCHEMA:
+                    self._db.execute(statement)
+        except BaseException:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         """Let go of the database."""
