@@ -31,8 +31,8 @@ def never_age(workload: Workload, now: float) -> int:
     return 0
 
 
-def scavengers_first(waiting: Iterable[Workload], ledger: Ledger, standing: Standing) -> Any:
-    order, owed = fairly(waiting, ledger, standing)
+def scavengers_first(waiting: Iterable[Workload], ledger: Ledger, standing: Standing, traits: Any = None) -> Any:
+    order, owed = fairly(waiting, ledger, standing, traits)
     return order[::-1], owed
 
 

@@ -25,6 +25,7 @@ from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import TaskMix, settled_size
 from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
+from fairlead.policy.queue.spec_traits import SpecTraits
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class PassCache:
         judged: Those that have to be judged at each pass, by uid.
         automatic: Those that choose their capacity themselves, by uid.
         timed: Those of which time alone may change what is decided, by uid.
+        traits: What is known of the specs of those that wait.
     """
 
     def __init__(self) -> None:
@@ -81,6 +83,7 @@ class PassCache:
         self._mix = _Mix()
         self._holdings: Holdings | None = None
         self._going: frozenset[str] = frozenset()
+        self.traits = SpecTraits(())
 
     def look(self, snapshot: Snapshot) -> None:
         """Bring everything up to a snapshot."""
@@ -90,6 +93,7 @@ class PassCache:
         if last is None or snapshot.nodes != last.nodes:
             self._begin()
             self._going = leaving(snapshot.nodes)
+            self.traits = SpecTraits(snapshot.nodes)
             self._sums = Ledger({}, capacity(snapshot.nodes), {}, {})
             gone_pods, new_pods = list[Pod](), list(snapshot.pods)
             gone, new = list[Workload](), list(snapshot.workloads)
@@ -173,6 +177,7 @@ class PassCache:
         self._mix.note(uid, run)
         self._count(uid, run, pods)
         if run is None:
+            self.traits.forget(uid)
             if not pods:
                 self.pods.pop(uid, None)
             return

@@ -61,6 +61,16 @@ class Fleet:
         other.gpu_milli, other.stamp = self.gpu_milli.copy(), self.stamp.copy()
         return other
 
+    def equals(self, other: "Fleet") -> bool:
+        """Return whether the same is free as on another state of the fleet, after as many pods."""
+        return (
+            (self.num_placed, self.num_left, self.free_gpu_milli)
+            == (other.num_placed, other.num_left, other.free_gpu_milli)
+            and np.array_equal(self.cpu_milli, other.cpu_milli)
+            and np.array_equal(self.memory_bytes, other.memory_bytes)
+            and np.array_equal(self.gpu_milli, other.gpu_milli)
+        )
+
     def __len__(self) -> int:
         return len(self.names)
 

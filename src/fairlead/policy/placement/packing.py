@@ -109,7 +109,12 @@ class Packing:
         self._unlearnt.clear()
 
     def learn_later(self) -> None:
-        """As ``learn``, but only once somebody asks: most often nobody does, where nothing fits."""
+        """As ``learn``, but only once somebody asks: most often nobody does, where nothing fits.
+
+        From a fleet that is as it was there is nothing more to be learnt: several shapes find no room in it.
+        """
+        if self._unlearnt and self._unlearnt[-1].equals(self._fleet):
+            return
         self._unlearnt.append(self._fleet.copy())
         if len(self._unlearnt) > MOST_UNLEARNT:
             self.learn()

@@ -9,13 +9,14 @@ from fairlead.state.snapshot import Phase, Workload
 
 # One point of priority for ten minutes: 100 points are 17 hours, the whole range of 1000 is a week.
 AGEING_S = 600.0
+_PENDING = Phase.PENDING
 
 
 def raised(workload: Workload, now: float) -> int:
     """Points of priority gained by waiting so far."""
     status = workload.status
-    waited_s = max(0.0, now - status.since) if status.phase is Phase.PENDING else 0.0
-    return status.raised + int(waited_s / AGEING_S)
+    waited_s = now - status.since if status.phase is _PENDING else 0.0
+    return status.raised + (int(waited_s / AGEING_S) if waited_s > 0.0 else 0)
 
 
 def effective_priority(workload: Workload, now: float) -> int:

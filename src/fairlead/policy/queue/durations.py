@@ -50,10 +50,17 @@ class Durations:
                 found._took[kind], found._whole_s[kind] = took, enough_s(took)
         return found
 
-    def length_s(self, workload: Workload, now: float) -> float:
-        """Return how long the run takes at most if it starts now."""
+    def length_s(self, workload: Workload, now: float, kind: tuple[str, str] | None = None) -> float:
+        """Return how long the run takes at most if it starts now.
+
+        Args:
+            kind: As ``kind_of`` tells, where that is known.
+        """
         spec, started = workload.spec, workload.status.started_at
         if spec.max_duration_s is None:
+            if kind is not None and spec.expected_duration_s is None:
+                known_s = self._whole_s.get(kind)
+                return math.inf if known_s is None else known_s
             return self._expected_s(workload, 0.0)
         had_s = 0.0 if started is None else now - started
         return max(0.0, spec.max_duration_s - had_s) + spec.grace_s + SOON_S
@@ -119,6 +126,7 @@ def kind_of(run: Completed | GangSpec | WorkloadSpec) -> tuple[str, str]:
     return run.team, _plain(run.name)
 
 
-@lru_cache(maxsize=4096)
+# More than a long queue has, or each would be worked out anew at each pass.
+@lru_cache(maxsize=65_536)
 def _plain(name: str) -> str:
     return _NUMBER.sub("", name)

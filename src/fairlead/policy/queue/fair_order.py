@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from fairlead.policy.queue.ageing import AGEING_S, effective_priority
 from fairlead.policy.queue.dominant_shares import Amounts, asked
 from fairlead.policy.queue.queue_score import Standing
-from fairlead.policy.queue.quotas import Ledger, is_scavenger
+from fairlead.policy.queue.quotas import Ledger
+from fairlead.policy.queue.spec_traits import SpecTraits
 from fairlead.state.snapshot import Workload
 
 # A team that holds the whole cluster has to wait a day longer than one that holds nothing.
@@ -31,23 +32,28 @@ def first_come(waiting: Iterable[Workload]) -> list[Workload]:
     return sorted(waiting, key=lambda each: (-each.spec.priority, each.created_at, each.uid))
 
 
-def fairly(waiting: Iterable[Workload], ledger: Ledger, standing: Standing) -> tuple[list[Workload], frozenset[str]]:
+def fairly(
+    waiting: Iterable[Workload], ledger: Ledger, standing: Standing, traits: SpecTraits | None = None
+) -> tuple[list[Workload], frozenset[str]]:
     """All of them in their turn, and the uids of those within their team's guarantee.
 
     Args:
         ledger: What is held now; it is of no use afterwards.
         standing: Sorts runs of one team; among teams what is left to do of a run does not count.
+        traits: What is known of their specs already.
     """
     owed, teams = list[Workload](), defaultdict[str, list[Workload]](list)
     scavengers = list[Workload]()
-    for workload in sorted(waiting, key=standing.precedence):
-        if is_scavenger(workload.spec):
+    guaranteed = ledger.teams
+    for workload in standing.in_order(waiting):
+        spec = workload.spec
+        if spec.priority < 0:
             scavengers.append(workload)
-        elif ledger.is_owed(workload.spec):
+        elif spec.team in guaranteed and ledger.is_owed(spec):
             owed.append(workload)
-            ledger.add(workload.spec)
+            ledger.add(spec)
         else:
-            teams[workload.spec.team].append(workload)
+            teams[spec.team].append(workload)
     heap = [_entry(team, 0, runs, ledger, standing.now) for team, runs in teams.items()]
     heapq.heapify(heap)
     borrowing = []
@@ -58,9 +64,10 @@ def fairly(waiting: Iterable[Workload], ledger: Ledger, standing: Standing) -> t
             break
         runs = teams[team]
         borrowing.append(runs[index])
-        # As ``add``, which also counts what nobody asks for here: this is for each that waits.
-        ledger.held[team] = ledger.held.get(team, NOTHING) + asked(runs[index].spec, ledger.whole)
         if index + 1 < len(runs):
+            # As ``add``, which also counts what nobody asks for here: this is for each that waits.
+            more = asked(runs[index].spec, ledger.whole) if traits is None else traits.of(runs[index]).asks
+            ledger.held[team] = ledger.held.get(team, NOTHING) + more
             heapq.heapreplace(heap, _entry(team, index + 1, runs, ledger, standing.now))
         else:
             heapq.heappop(heap)

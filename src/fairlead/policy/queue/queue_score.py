@@ -9,6 +9,7 @@ So nobody starves: a run of W is passed by none of its priority that comes more 
 by one of p points more that comes ``p x AGEING_S`` seconds after that.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fairlead.policy.queue.ageing import AGEING_S, effective_priority
@@ -59,6 +60,16 @@ class Standing:
         """Sorts runs of one team: the first comes first."""
         work_s = 0.0 if self.order is Order.FIRST_COME or is_scavenger(workload.spec) else self.work_s(workload)
         return -self.points(workload), work_s, workload.created_at, workload.uid
+
+    def in_order(self, waiting: Iterable[Workload]) -> list[Workload]:
+        """Those of each team in their turn, by ``precedence``."""
+        if self.order is not Order.FIRST_COME:
+            return sorted(waiting, key=self.precedence)
+        now = self.now
+        ranked = [(-effective_priority(each, now), each.created_at, each.uid, each) for each in waiting]
+        # A uid is of one run, so that no two runs are compared.
+        ranked.sort()
+        return [each for *_, each in ranked]
 
     def work_s(self, workload: Workload) -> float:
         """Return what is left of it, in seconds of the whole cluster."""

@@ -34,6 +34,7 @@ from fairlead.policy.queue.durations import Durations, durations_of
 from fairlead.policy.queue.fair_order import fairly, first_come
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import Ledger, is_scavenger, protected
+from fairlead.policy.queue.spec_traits import SpecTraits
 from fairlead.policy.queue.timeline import Claim, Timeline
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing, is_wanted
@@ -100,11 +101,11 @@ class SchedulingPass:
         waiting: All that wait.
         promised: Uids of those that have a promise beyond this pass, whatever is decided in it.
         num_in_vain: How many would not have come by the room of those that were to be stopped for them.
-        too_large: For each shape, numbers of members and ends of stays that found no room.
-        known_to_fit: For each shape, how many members would fit if nothing ran.
+        too_large: For each shape, numbers of members that found no room, with the last promised start that they passed.
         num_promised: How many were promised a start beyond what teams are guaranteed.
         making: Who is stopped or moved for others.
-        stuck: What is known to wait its turn behind the first for the rest of the pass, until somebody starts.
+        traits: What is known of the specs of those that wait.
+        stuck: Traits, and ends of stays, of which runs wait their turn behind the first, until somebody starts.
         growing: Who asks for nodes to come.
         is_asking: Somebody asks who fits on none that are here.
         kept: The places that are kept for runs on the move.
@@ -122,6 +123,7 @@ class SchedulingPass:
     holders: list[Workload]
     growing: Growing
     making: EvictionPass
+    traits: SpecTraits
     owed: frozenset[str] = frozenset()
     first: Workload | None = None
     claims: list[Claim] = field(default_factory=list)
@@ -130,9 +132,8 @@ class SchedulingPass:
     num_in_vain: int = 0
     started: list[tuple[Workload, tuple[Placement, ...]]] = field(default_factory=list)
     too_large: dict[Shape, list[tuple[int, float]]] = field(default_factory=dict)
-    known_to_fit: dict[Shape, int] = field(default_factory=dict)
     num_promised: int = 0
-    stuck: set[tuple[object, ...]] = field(default_factory=set)
+    stuck: set[tuple[int, float]] = field(default_factory=set)
     is_asking: bool = False
     kept: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
     selected: Selected | None = None
@@ -146,12 +147,14 @@ class SchedulingPass:
         busy: frozenset[str],
         now: float,
         cache: "PassCache | None" = None,
+        traits: SpecTraits | None = None,
     ) -> "SchedulingPass":
         """The queue before anybody was looked at."""
         whole = capacity(snapshot.nodes)
         durations = durations_of(snapshot.completed)
         if cache is None:
             free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads))
+            traits = SpecTraits(snapshot.nodes) if traits is None else traits
             kept = keep(snapshot.workloads, free)
             holding = kept.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
             # What an engine placed is none of those that the queue may stop or move, or that a team's quota counts.
@@ -159,7 +162,7 @@ class SchedulingPass:
             holders = [workload for workload in of_queue if workload.uid in holding]
             ledger = Ledger.of(snapshot.teams, whole, holders)
         else:
-            free = cache.rooms(snapshot)
+            free, traits = cache.rooms(snapshot), cache.traits
             kept = keep(cache.moving(), free)
             holders = cache.holders(kept)
             ledger = cache.ledger(kept)
@@ -180,6 +183,7 @@ class SchedulingPass:
                 now=now,
                 standing=Standing.of(snapshot, whole, snapshot.rules.order, now),
             ),
+            traits=traits,
             kept=kept,
         )
 
@@ -195,7 +199,7 @@ class SchedulingPass:
         if self.rules.selection is not Selection.NONE:
             order = self._select(waiting)
         elif self.rules.fair:
-            order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing)
+            order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing, self.traits)
         else:
             order = first_come(waiting)
         # One that only changes its size has its turn already, but for whoever is owed what it gave up.
@@ -204,7 +208,7 @@ class SchedulingPass:
 
     def _select(self, waiting: Sequence[Workload]) -> list[Workload]:
         """Choose who should hold GPUs; those first that are owed room, then the chosen, the others, scavengers."""
-        order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing)
+        order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing, self.traits)
         rest = {each.uid: each for each in order if each.uid not in self.owed}
         fixed = (
             self.owed
@@ -257,19 +261,19 @@ class SchedulingPass:
         return changes if told else [*changes, *_only_seen(workload, seen)]
 
     def _look_at(self, workload: Workload) -> list[Change]:
-        spec, now = workload.spec, self.now
-        end = now + self.durations.length_s(workload, now)
+        spec, now, traits = workload.spec, self.now, self.traits.of(workload)
+        end = now + self.durations.length_s(workload, now, traits.kind)
         if self.selected is not None:
-            stuck = workload.uid not in self.selected.chosen | self.owed and self._alike(workload, 0.0) in self.stuck
+            stuck = workload.uid not in self.selected.chosen | self.owed and (traits.alike, 0.0) in self.stuck
         else:
-            stuck = self._alike(workload, end) in self.stuck and workload.uid not in self.owed
+            stuck = (traits.alike, end) in self.stuck and workload.uid not in self.owed
         if stuck and self.selected is not None:
             return wait(workload, explaining.passed_over(workload, self.rules.selection), now)
         if stuck and not self.making.may_replace(workload, self.holders):
             assert self.first is not None, "nobody waits behind nobody"
             return wait(workload, explaining.behind(workload, self.first, self.rules.order), now)
-        shape = shape_of(spec, self.free.doors)
-        if spec.nodes > self.known_to_fit.get(shape, 0):
+        shape, known_to_fit = traits.shape, self.traits.known_to_fit
+        if spec.nodes > known_to_fit.get(shape, 0):
             never = why_never(spec, self.snapshot.nodes)
             if never is not None and (layout := _other_layout(spec, self.snapshot)) is not None:
                 return wait(workload, explaining.other_layout(never, layout), now)
@@ -278,7 +282,7 @@ class SchedulingPass:
                     return [change_to(workload, move(workload.status, Phase.FAILED, ever, now))]
                 return self._wait(workload, explaining.nodes_left(ever), fits_here=False)
             if never is None:
-                self.known_to_fit[shape] = spec.nodes
+                known_to_fit[shape] = spec.nodes
         if self.first is not None and self.rules.backfill is Backfill.NONE:
             return self._wait(workload, explaining.behind(workload, self.first, self.rules.order))
         exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
@@ -287,7 +291,7 @@ class SchedulingPass:
         refused = self.budgets.refusal(workload, end - now)
         if refused is not None:
             return wait(workload, refused, now)
-        fits_here = spec.nodes <= self.known_to_fit.get(shape, 0)
+        fits_here = spec.nodes <= known_to_fit.get(shape, 0)
         if self.first is not None and self.is_asking:
             return self._wait(workload, explaining.behind(workload, self.first, self.rules.order), fits_here=fits_here)
         if not fits_here:
@@ -356,16 +360,19 @@ class SchedulingPass:
 
     def _try(self, spec: GangSpec, shape: Shape, end: float) -> tuple[Placement, ...] | None:
         """Place the run where it delays nobody who was promised a start."""
-        if any(spec.nodes >= count and end >= until for count, until in self.too_large.get(shape, ())):
+        # Whoever stays until a promised start leaves free what is kept for it, and so had one that was as large.
+        if any(spec.nodes >= count and end > latest for count, latest in self.too_large.get(shape, ())):
             return None
-        kept = [part for claim in self.claims if self.now < claim.start < end for part in claim.keeps]
+        passed = [claim for claim in self.claims if self.now < claim.start < end]
+        kept = [part for claim in passed for part in claim.keeps]
         for node, grant in kept:
             self.free.hold(node, grant)
         placed = place(spec, self.free)
         for node, grant in kept:
             self.free.hold(node, grant, -1)
         if placed is None:
-            self.too_large.setdefault(shape, []).append((spec.nodes, end))
+            latest = max((claim.start for claim in passed), default=-math.inf)
+            self.too_large.setdefault(shape, []).append((spec.nodes, latest))
         return placed
 
     def _note_start(self, workload: Workload, placed: tuple[Placement, ...], end: float) -> None:
@@ -401,12 +408,12 @@ class SchedulingPass:
             return wait(workload, explaining.scavenger(workload), now)
         is_next = self.num_promised < self.rules.num_promises and not self.making.needs_no_promise(workload)
         promised = is_owed or is_next
-        making, holders, there = self.making, self.holders, self._there
+        making, holders = self.making, self.holders
         if not promised and not making.may_ask(workload, holders) and not making.may_be_next(holders):
             if not is_first and self.snapshot.growth is None:
-                self.stuck.add(self._alike(workload, end))
+                self.stuck.add((self.traits.of(workload).alike, end))
             return self._wait(workload, self._turn(workload))
-        timeline, shape, count = self.timeline, shape_of(spec, self.free.doors), spec.nodes
+        timeline, shape, count, there = self.timeline, self.traits.of(workload).shape, spec.nodes, self._there
         claim = timeline.earliest(shape, count, end - now)
         promises = [part for other in self.claims for part in other.keeps]
         moves = making.moves(workload, claim, holders, there, timeline, self.free, promises) if promised else ()
@@ -443,9 +450,9 @@ class SchedulingPass:
         """Have room made for it, if it is chosen, by those that are not; and say why it waits."""
         now, making = self.now, self.making
         if workload.uid not in selected.chosen:
-            self.stuck.add(self._alike(workload, 0.0))
+            self.stuck.add((self.traits.of(workload).alike, 0.0))
             return self._wait(workload, explaining.passed_over(workload, self.rules.selection))
-        timeline, shape, count = self.timeline, shape_of(workload.spec, self.free.doors), workload.spec.nodes
+        timeline, shape, count = self.timeline, self.traits.of(workload).shape, workload.spec.nodes
         # Of all runs, so that it is the same once those have left that are stopped for it.
         soon = now + max((each.spec.grace_s for each in self.snapshot.workloads), default=0.0) + 1.0
         chosen = making.outside(workload, selected.giving_way, self.holders, self._there, timeline, soon)
@@ -483,12 +490,6 @@ class SchedulingPass:
             return explaining.needs(workload, self.timeline, self.holders)
         return explaining.behind(workload, self.first, self.rules.order)
 
-    @staticmethod
-    def _alike(workload: Workload, end: float) -> tuple[object, ...]:
-        """Runs for which this is equal, and which are owed nothing, come to the same verdict until somebody starts."""
-        spec = workload.spec
-        return spec.team, spec.priority, spec.nodes, end, spec.resources, spec.kubernetes, spec.capacity
-
     def _comes_by(self, workload: Workload, victims: Sequence[Victim]) -> bool:
         """Return whether the run starts or has a promise, as the queue will be once all that make room are gone."""
         if self.num_in_vain >= MOST_IN_VAIN:
@@ -525,7 +526,7 @@ class SchedulingPass:
         """The queue once all that make room are gone, when all of those have been looked at."""
         rules, left = replace(self.rules, preempts=False, moves=False), set(until)
         seen, pods, pending = without(self.snapshot, self.pods, victims, self.now)
-        after = SchedulingPass.of(replace(seen, rules=rules), pods, self.busy, self.now)
+        after = SchedulingPass.of(replace(seen, rules=rules), pods, self.busy, self.now, traits=self.traits)
         moved = {each.uid for each in self.waiting if each.uid in after.kept}
         for each in self.waiting:
             if each.uid in moved:
