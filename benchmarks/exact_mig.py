@@ -4,15 +4,19 @@ The model knows the tables of ``fairlead.policy.gpu.mig`` and nothing else of th
 instance at every place it may have, at most one on a slice.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from random import Random
-
-from ortools.sat.python import cp_model
+from typing import TYPE_CHECKING
 
 from benchmarks.candidates.mig.layouts import Wish, choose
 from benchmarks.candidates.mig.partitions import Device, Held
 from fairlead.policy.gpu.mig import MODELS, Instance
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 CENTS = 100
 
@@ -39,6 +43,8 @@ def draw(seed: int) -> tuple[list[Device], list[Wish]]:
 
 def optimum(devices: Sequence[Device], wishes: Sequence[Wish]) -> float:
     """What the best layouts are worth."""
+    from ortools.sat.python import cp_model  # nearly a second, with pandas
+
     model = cp_model.CpModel()
     supply: dict[str, list[cp_model.LinearExprT]] = defaultdict(list)
     worth: list[cp_model.LinearExprT] = []

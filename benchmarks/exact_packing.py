@@ -7,16 +7,20 @@ list and leaves out what it likes. The model shares no code with the policy: how
 how many devices are given whole, and how the others are cut (the patterns of Gilmore and Gomory, Oper. Res. 9, 1961).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-
-from ortools.sat.python import cp_model
+from typing import TYPE_CHECKING
 
 from fairlead.policy.placement.free_capacity import rooms
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.placement.task_mix import TaskMix
 from fairlead.state.snapshot import Gpu, Node
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 GIB = 1024**3
 SCALE = 10**6
@@ -75,6 +79,8 @@ def worth(gang: Gang, nodes: Sequence[Node]) -> int:
 
 def optimum(nodes: Sequence[Node], gangs: Sequence[Gang]) -> float:
     """The most that can be placed, or a bound above it where that takes too long to prove."""
+    from ortools.sat.python import cp_model  # nearly a second, with pandas
+
     model = cp_model.CpModel()
     there = [model.new_bool_var("") for _ in gangs]
     members = [[model.new_int_var(0, gang.count, "") for _ in nodes] for gang in gangs]

@@ -15,6 +15,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(BYTECODE)
 sys.dont_write_bytecode = False
 
+# Ranks of tests are many for two cores. By default threads of torch that wait for their like spin, which takes most of
+# the processor time of a small model.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 pytest_plugins = ["tests.s3", "tests.system_packages", "tests.whole_run"]
 
 # How long an example takes says how busy the machine is.

@@ -37,6 +37,9 @@ SECONDS_OF_A_TEST = {
 
 SECONDS_OF_ANY_TEST = 0.1
 
+SHARE_NOTHING = ("tests/simulation/test_one_instant.py",)
+"""Files that take long and whose tests share no fixture: each test of them goes to whichever worker is free."""
+
 
 class Worker(Protocol):
     """What is needed of an xdist ``WorkerController``."""
@@ -138,11 +141,18 @@ class LongestFirst:
 
 
 def by_file(tests: Sequence[str], seconds: Mapping[str, float]) -> list[list[int]]:
-    """The indices of the tests of each file, of the longest file first."""
+    """The indices of the tests of each file, of the longest file first; the tests of some files stand alone."""
     files: dict[str, list[int]] = {}
     for index, test in enumerate(tests):
         files.setdefault(file_of(test), []).append(index)
-    return [files[file] for file in sorted(files, key=lambda file: -_expected(file, files[file], seconds))]
+    parts = []
+    for file, own in files.items():
+        expected = _expected(file, own, seconds)
+        if file in SHARE_NOTHING:
+            parts += [(expected / len(own), [index]) for index in own]
+        else:
+            parts.append((expected, own))
+    return [own for _, own in sorted(parts, key=lambda part: -part[0])]
 
 
 def file_of(test: str) -> str:

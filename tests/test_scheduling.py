@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.scheduling import LongestFirst, by_file
+from tests.scheduling import SHARE_NOTHING, LongestFirst, by_file
 
 TESTS = ["a.py::1", "a.py::2", "a.py::3", "b.py::1", "c.py::1", "c.py::2"]
 
@@ -45,6 +45,11 @@ def scheduler() -> LongestFirst:
 def test_the_longest_files_are_first_and_unknown_ones_count_by_their_tests() -> None:
     files = [[TESTS[index] for index in file] for file in by_file(TESTS, {"b.py": 50.0, "c.py": 0.25})]
     assert files == [["b.py::1"], TESTS[:3], TESTS[4:]]
+
+
+def test_tests_that_share_nothing_go_one_by_one_each_with_its_part_of_the_time() -> None:
+    tests = [*(f"{SHARE_NOTHING[0]}::{n}" for n in range(3)), "b.py::1", "b.py::2", "c.py::1"]
+    assert by_file(tests, {SHARE_NOTHING[0]: 90.0, "b.py": 40.0, "c.py": 5.0}) == [[3, 4], [0], [1], [2], [5]]
 
 
 def test_a_few_rounds_of_chaos_begin_before_many_tests_of_rules() -> None:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.ahead import will_submit_here
+from fairlead.cli.ahead import start_ahead, will_submit_here
+from fairlead.cluster.local import supervision
+from fairlead.cluster.local.home import Home
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +35,17 @@ def test_nothing_else_does(line: str) -> None:
 def test_variables_that_name_another_cluster_keep_it_from_that() -> None:
     for name in ("FAIRLEAD_CLUSTER", "FAIRLEAD_CONTEXT", "FAIRLEAD_NAMESPACE"):
         assert not will_submit_here(["run", "train.yaml"], {name: "x"})
+
+
+def test_none_is_started_where_a_wrong_spec_would_leave_a_state_directory_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Path] = []
+    monkeypatch.setattr(supervision, "start_supervisor", lambda home, *, is_ahead: started.append(home.path))
+    environ = {"FAIRLEAD_HOME": str(tmp_path / "home")}
+    monkeypatch.setenv("FAIRLEAD_HOME", environ["FAIRLEAD_HOME"])
+    start_ahead(["run", "train.yaml"], environ)
+    assert not (tmp_path / "home").exists()
+    Home.open()
+    start_ahead(["run", "train.yaml"], environ)
+    assert started == [tmp_path / "home"]

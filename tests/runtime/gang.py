@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.late import Late
 from tests.ports import free_port
+
+torch: Any = Late("torch")
 
 PATIENCE_S = 120.0
 
@@ -118,6 +121,7 @@ def enter(
 ) -> None:
     """Become a rank, in a directory of the test's own: a rank that goes wrong must find nothing to harm."""
     os.environ.update(env)
+    torch.set_num_threads(int(env["OMP_NUM_THREADS"]))  # it was imported before the variable was there
     os.chdir(directory)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)

@@ -9,10 +9,11 @@ import pytest
 
 from fairlead.runtime.errors import Misuse
 from fairlead.runtime.parallelism.split import Split
+from tests.late import torch_or_skip
 from tests.runtime.gang import Gang
 
 pytestmark = pytest.mark.torch
-torch: Any = pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[torch]'")
+torch: Any = torch_or_skip()
 
 TWO: list[dict[str, Any]] = [
     {"data": 2, "micro_batch": 2},

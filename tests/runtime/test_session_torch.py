@@ -16,9 +16,10 @@ from fairlead.runtime.checkpoint import distcp, whole_state
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import CheckpointMismatch
 from fairlead.runtime.session import Run
+from tests.late import torch_or_skip
 
 pytestmark = pytest.mark.torch
-torch: Any = pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[torch]'")
+torch: Any = torch_or_skip()
 
 
 @pytest.fixture

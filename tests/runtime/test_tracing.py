@@ -13,9 +13,10 @@ from fairlead.policy.strategy.resolution import resolve, split_of
 from fairlead.policy.strategy.transformer import Transformer
 from fairlead.specs.parallel import Parallel, Recomputed, Shard
 from tests.builders import training
+from tests.late import torch_or_skip
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[torch]'")
+torch_or_skip()
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = f"{sys.executable} {ROOT / 'tests' / 'runtime' / 'tracing_program.py'}"

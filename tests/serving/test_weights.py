@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from fairlead.runtime.checkpoint.weights import read_weights
 from fairlead.runtime.errors import CheckpointMismatch
 from fairlead.runtime.session import run as open_run
+from tests.late import torch_or_skip
 from tests.serving.replica import Replica
 
-torch: Any = pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[torch]'")
+torch: Any = torch_or_skip()
 pytestmark = pytest.mark.torch
-
-from fairlead.runtime.checkpoint.weights import read_weights  # noqa: E402 (it needs torch)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -18,7 +18,10 @@ def will_submit_here(arguments: Sequence[str], environ: Mapping[str, str]) -> bo
 
 
 def start_ahead(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Start a supervisor if the command line will need one and none runs; any trouble is left to be met and told."""
+    """Start a supervisor if the command line will need one and none runs; any trouble is left to be met and told.
+
+    Where there is no state directory yet, none is made before the command has read its spec and found it right.
+    """
     if not will_submit_here(arguments, environ):
         return
     # Here and not above: only `run` needs them.
@@ -28,8 +31,8 @@ def start_ahead(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     from fairlead.runtime.podfiles import is_locked
 
     try:
-        home = Home.open()
-        if not is_locked(home.lock):
+        home = Home.at()
+        if home.path.is_dir() and not is_locked(Home.open().lock):
             start_supervisor(home, is_ahead=True)
     except (ClusterError, OSError):
         return

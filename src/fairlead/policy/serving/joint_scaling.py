@@ -13,7 +13,7 @@ several small ones where the budget is short. What nobody needs stays where it i
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from heapq import heappop, heappush
 
 HORIZON_MIN = 5
@@ -108,11 +108,11 @@ def allocate(services: Sequence[Service], budget: int, *, interval_s: float = 10
 
 def enough(service: Service, *, interval_s: float = 10.0) -> int:
     """Return how many replicas bring nearly all requests in time; fewer than there are only with something to spare."""
-    loads = _loads(service, interval_s)
+    loads = _loads(tuple(service.rates), service.service_s, interval_s)
     most = service.replicas + math.ceil(2.0 * max(map(max, loads)) / service.places) + 2
 
     def share(num_replicas: int) -> float:
-        return _mean(_by_minute(service, loads, num_replicas))
+        return _mean(_by_minute(service, num_replicas, interval_s))
 
     count = service.replicas
     if share(count) < ENOUGH:
@@ -181,32 +181,47 @@ def _erlang_loss(ratio: float, num_places: float) -> float:
     return found
 
 
-def _loads(service: Service, interval_s: float) -> list[list[float]]:
+@lru_cache(maxsize=64)
+def _loads(rates: tuple[float, ...], service_s: float, interval_s: float) -> list[list[float]]:
     """Places' worth of work: samples x minutes."""
-    return [[rate * service.service_s for rate in row] for row in forecast(service.rates, interval_s)]
+    return [[rate * service_s for rate in row] for row in forecast(rates, interval_s)]
 
 
-def _by_minute(service: Service, loads: list[list[float]], num_replicas: int) -> list[float]:
+def _by_minute(service: Service, num_replicas: int, interval_s: float) -> tuple[float, ...]:
     """Mean attainment of so many replicas in each of the minutes ahead."""
-    places = num_replicas * service.places
+    # What it depends on and nothing else: several passes come between two counts of requests, and each asks twice.
+    alike = Service(
+        rates=tuple(service.rates),
+        service_s=service.service_s,
+        service_cv2=service.service_cv2,
+        slo_s=service.slo_s,
+        gate=service.gate,
+        replicas=1,
+    )
+    return _of_places(alike, num_replicas * service.places, interval_s)
+
+
+@lru_cache(maxsize=2048)
+def _of_places(service: Service, places: float, interval_s: float) -> tuple[float, ...]:
+    loads = _loads(tuple(service.rates), service.service_s, interval_s)
     drifting, again = loads[:SAMPLES], loads[SAMPLES:]
     # The second half is the same in every minute.
     constant = sum(attainment(row[0], places, service) for row in again)
-    return [
+    return tuple(
         (constant + sum(attainment(row[minute], places, service) for row in drifting)) / len(loads)
         for minute in range(HORIZON_MIN)
-    ]
+    )
 
 
 def _worths(service: Service, spare: int, room: int, interval_s: float) -> list[float]:
     """Mean attainment over the minutes ahead with the least replicas, one more and so on, less the toll of a move."""
-    loads = _loads(service, interval_s)
+    loads = _loads(tuple(service.rates), service.service_s, interval_s)
     least, has = service.least, service.replicas
     # Beyond twice the greatest load a further replica adds nothing that a forecast could tell.
     most = min(least + spare, max(has, math.ceil(2.0 * max(map(max, loads)) / service.places) + 2))
     if service.most is not None:
         most = max(least, min(most, service.most))
-    minutes = {count: _by_minute(service, loads, count) for count in range(min(least, has), max(most, has) + 1)}
+    minutes = {count: _by_minute(service, count, interval_s) for count in range(min(least, has), max(most, has) + 1)}
     worths = {count: _mean(found) for count, found in minutes.items()}
     total, serving = worths[has], minutes[has]
     for count in range(has + 1, most + 1):
