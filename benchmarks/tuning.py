@@ -275,6 +275,7 @@ class _Search:
 
     spec: Sweep
     seed: int
+    total: int | None = None
 
     def run(self, target: float | None) -> tuple[float, float]:
         """The best loss and the processor seconds: to the end, or to a target."""
@@ -313,7 +314,7 @@ class _Search:
                 began = time.process_time()
                 loss = networks[name].step()
                 spent_s += time.process_time() - began
-                children[name] = replace(child, progress=Progress(step=step, loss=loss))
+                children[name] = replace(child, progress=Progress(step=step, loss=loss, total_steps=self.total))
                 is_due = is_due or step in rungs or step >= STEPS
                 if step >= STEPS:
                     best = min(best, loss)
@@ -329,22 +330,22 @@ class _Search:
 
 
 def _asha() -> None:
-    shares = []
+    shares: dict[int | None, list[float]] = {None: [], STEPS: []}
     for seed in range(SEEDS):
         whole = replace(_spec(Path(), trials=RANDOM_TRIALS, parallel=4, sampler="random"), seed=seed)
         best, whole_s = _Search(spec=whole, seed=seed).run(None)
         # As many trials as it takes, the first of them those of the random search.
-        spec = replace(
-            _spec(Path(), trials=8 * RANDOM_TRIALS, parallel=4, sampler="random", prune=ASHA),
-            seed=seed,
+        spec = _spec(Path(), trials=8 * RANDOM_TRIALS, parallel=4, sampler="random", prune=ASHA)
+        for total, found in shares.items():
+            reached, took_s = _Search(spec=replace(spec, seed=seed), seed=seed, total=total).run(best)
+            found.append(took_s / whole_s if reached <= best else math.inf)
+    for total, found in shares.items():
+        told = ", ".join(f"{share:.2f}" for share in sorted(found))
+        print(
+            f"asha comes to random search's best loss in {statistics.median(found):.2f} of its core seconds, with "
+            f"{sum(map(math.isfinite, found))} seeds of {SEEDS}, where trials tell "
+            f"{'no' if total is None else 'their'} length ({told})"
         )
-        found, took_s = _Search(spec=spec, seed=seed).run(best)
-        shares.append(took_s / whole_s if found <= best else math.inf)
-    told = ", ".join(f"{share:.2f}" for share in sorted(shares))
-    print(
-        f"asha comes to random search's best loss in {statistics.median(shares):.2f} of its core seconds, with "
-        f"{sum(map(math.isfinite, shares))} seeds of {SEEDS} ({told})"
-    )
 
 
 if __name__ == "__main__":

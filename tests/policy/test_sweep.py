@@ -1,5 +1,7 @@
 """What becomes of a sweep: which trials it submits, which it stops, and how it ends."""
 
+import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -9,6 +11,7 @@ from fairlead.policy.kinds import sweep as sweep_kind
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import SweepDetail, detail_of, judge, trials_of
+from fairlead.policy.search import sampling
 from fairlead.policy.search.pruning import with_rungs
 from fairlead.policy.search.trials import TrialRecord, draw, front
 from fairlead.specs.formats.reading import parse
@@ -344,3 +347,15 @@ def test_a_trial_that_tells_one_of_several_objectives_alone_has_failed() -> None
     assert world.run() is Phase.FAILED
     (failed,) = (event for event in world.events if event.startswith("TrialFailed"))
     assert failed.count("it ended without any value of `speed`") == 3
+
+
+def test_a_density_leaves_out_no_distribution_that_would_change_it() -> None:
+    rng = random.Random(3)
+    for spread in (0.003, 0.05, 1.0):
+        places = [min(1.0, max(0.0, 0.4 + spread * (rng.random() - 0.5))) for _ in range(150)] + [0.0, 1.0]
+        mixture = sampling._Mixture.around(places)
+        for part in (0.0, 0.2, 0.399, 0.4, 0.405, 0.7, 1.0):
+            total = 1.0
+            for place, scale, peak in mixture.terms:
+                total += peak * math.exp(scale * (part - place) * (part - place))
+            assert mixture.log_density(part) == math.log(total / (len(places) + 1))

@@ -1,11 +1,15 @@
 """The variables that the processes of a run find, the same on every cluster. A pure function of run and pod."""
 
 import json
+from typing import TYPE_CHECKING
 
 from fairlead.runtime.rendezvous import FIRST_PORT
-from fairlead.specs.serving import Replica
 from fairlead.specs.training import LISTING, Framework
+from fairlead.specs.workload import is_replica
 from fairlead.state.snapshot import Workload
+
+if TYPE_CHECKING:
+    from fairlead.specs.serving import Replica
 
 LOOPBACK = "127.0.0.1"
 
@@ -64,7 +68,7 @@ def environment(
         env["FAIRLEAD_TERMINATE_ON_NAN"] = "0"
     if spec.checkpoint.every_auto:
         env["FAIRLEAD_CHECKPOINT_EVERY_AUTO"] = "1"
-    if isinstance(workload.spec, Replica):
+    if is_replica(workload.spec):
         env |= _replica(workload.spec, pod_uid, listen, master[1])
     if workload.spec.has_rendezvous:
         env |= _rendezvous(workload, attempt, index, *master)
@@ -81,7 +85,7 @@ def num_ports(workload: Workload) -> int:
     return FIRST_PORT + (framework in (Framework.JAX, Framework.XGBOOST, Framework.MPI))
 
 
-def _replica(spec: Replica, pod_uid: str, listen: str, port: int) -> dict[str, str]:
+def _replica(spec: "Replica", pod_uid: str, listen: str, port: int) -> dict[str, str]:
     """Make the variables of an endpoint's server: where it is to listen, and what it is to serve."""
     return {
         "HOST": listen,

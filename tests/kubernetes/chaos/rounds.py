@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Object
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
@@ -36,6 +36,8 @@ class Round:
         wishes: What was asked for last of each run, by the uid of the run.
         told: What was done, for the message of a failure.
     """
+
+    settle_s: ClassVar[float] = SETTLE_S
 
     seed: int
     world: World
@@ -233,7 +235,7 @@ class Round:
 
     def _await(self, is_so: Callable[[], bool], found: list[str]) -> None:
         try:
-            until(is_so, "calm", timeout_s=SETTLE_S)
+            until(is_so, "calm", timeout_s=self.settle_s)
         except AssertionError as error:
             raise AssertionError(self._story("\n".join(found))) from error
 

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from tests.kubernetes.audit import requests
-from tests.kubernetes.chaos.relay_rounds import begin_relay
+from tests.kubernetes.chaos.parent_rounds import begin_relay, begin_sweep
 from tests.kubernetes.chaos.rounds import begin
 from tests.kubernetes.chaos.world import SYSTEM, World, a_world
 from tests.kubernetes.testcluster.errors import Unavailable
@@ -41,6 +41,14 @@ def test_no_fault_loses_doubles_or_splits_a_gang(seed: int, world: World) -> Non
 @pytest.mark.parametrize("seed", rounds(few=1, many=4))
 def test_no_fault_loses_doubles_or_orphans_a_child_of_a_parent(seed: int, world: World) -> None:
     round_ = begin_relay(seed, world)
+    round_.storm()
+    round_.settle()
+    round_.clear()
+
+
+@pytest.mark.parametrize("seed", rounds(few=0, many=1))
+def test_no_fault_loses_or_doubles_one_of_forty_trials(seed: int, world: World) -> None:
+    round_ = begin_sweep(seed, world)
     round_.storm()
     round_.settle()
     round_.clear()

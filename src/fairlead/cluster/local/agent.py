@@ -30,7 +30,7 @@ from fairlead.errors import NotFound
 from fairlead.policy.kinds.failures import hung
 from fairlead.runtime.leftovers import kill_leftovers
 from fairlead.runtime.podfiles import held, is_locked, read_json, write_json
-from fairlead.specs.serving import Replica
+from fairlead.specs.workload import is_replica
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload
@@ -160,8 +160,8 @@ class Agent:
             return pod
         if not self._probes.knows(pod.uid):
             spec = self._store.get(pod.workload_uid).spec
-            port = port_for(self._home, pod.workload_uid, pod.attempt) if isinstance(spec, Replica) else 0
-            self._probes.add(pod.uid, port, spec.probe if isinstance(spec, Replica) else None)
+            port = port_for(self._home, pod.workload_uid, pod.attempt) if is_replica(spec) else 0
+            self._probes.add(pod.uid, port, spec.probe if is_replica(spec) else None)
         answer = self._probes.answer(pod.uid)
         if answer is None:
             return pod

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead.cluster.local.access_keys import read_keys
 from fairlead.cluster.local.home import Home
@@ -22,8 +22,10 @@ from fairlead.cluster.local.ports import port_for
 from fairlead.errors import ClusterError
 from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
 from fairlead.state.access_keys import AccessKey
-from fairlead.state.demand import Demand, read_demand
 from fairlead.state.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from fairlead.state.demand import Demand
 
 log = logging.getLogger(__name__)
 
@@ -163,11 +165,13 @@ def gateway_url(home: Home) -> str | None:
     return None if found is None else f"http://127.0.0.1:{found['port']}"
 
 
-def demand_here(home: Home, names: Iterable[str]) -> dict[str, Demand]:
+def demand_here(home: Home, names: Iterable[str]) -> "dict[str, Demand]":
     """Read what is asked of endpoints, by the names that requests call them; empty where nobody counts."""
     found = read_json(home.serving / "demand.json")
     if found is None or not isinstance(found.get("services"), dict):
         return {}
+    from fairlead.state.demand import read_demand  # here and not above: a supervisor without endpoints needs none
+
     return read_demand(found, "local", names)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.cluster.local.store import Measured
 from fairlead.policy.kinds import idleness
-from fairlead.specs.serving import Replica
+from fairlead.specs.workload import is_replica
 from fairlead.state.series import Point
 from fairlead.state.snapshot import WHOLE_MILLI, Pod, PodPhase, Workload
 from fairlead.state.system_metrics import CPU, GPU, GPU_MEMORY, MEMORY, POWER, TEMPERATURE
@@ -78,7 +78,7 @@ class UtilizationMeter:
         self._samples, self._idle = seen, {}
         for run in counted:
             found = idleness.idleness(seen[run.uid, run.status.attempt], run.spec.idle, now)
-            if found is not None and not isinstance(run.spec, Replica):  # a server may well wait for requests
+            if found is not None and not is_replica(run.spec):  # a server may well wait for requests
                 self._idle[run.uid, run.status.attempt] = found
         self._cpu_s = {uid: each for uid, each in self._cpu_s.items() if uid in processes}
         if measured:

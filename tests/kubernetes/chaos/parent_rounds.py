@@ -1,13 +1,15 @@
-"""One round of a parent: three runs one after another, what its user does, faults of everything, then the reckoning."""
+"""One round of a parent, a relay or a sweep: what its user does, faults of everything, then the reckoning."""
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from fairlead.cluster.kubernetes.api.client import Object
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
+from fairlead.specs.sweep import Sampler, Sweep, Trial
 from fairlead.specs.training import Retry, Training
 from fairlead.state.snapshot import Intent
 from tests.kubernetes.chaos.reckoning import items, owner_of
@@ -15,15 +17,21 @@ from tests.kubernetes.chaos.rounds import FAULTS, GIB, Round, begin_in
 from tests.kubernetes.chaos.world import World
 from tests.relay import LEGS, Relay
 
+NUM_TRIALS = 40
+
 
 @dataclass(slots=True)
 class RelayRound(Round):
-    """A round in progress.
+    """A round of three runs one after another.
 
     Attributes:
         uid: The parent's.
         intent: What was asked for last.
     """
+
+    kind: ClassVar[str] = "Relay"
+    children: ClassVar[tuple[str, ...]] = tuple(f"relay-{leg}" for leg in LEGS)
+    num_deeds: ClassVar[tuple[int, int]] = (3, 6)
 
     uid: str = ""
     intent: Intent = Intent.RUN
@@ -40,13 +48,17 @@ class RelayRound(Round):
             grace_s=2.0,
             kubernetes=overlay({"metadata": {"annotations": fakes}}),
         )
-        self.uid = self.world.user.submit(Relay(name="relay", team=self.namespace, leg=leg)).uid
-        for _ in range(rng.randint(3, 6)):
+        self.uid = self.world.user.submit(self.spec(leg)).uid
+        for _ in range(rng.randint(*self.num_deeds)):
             time.sleep(rng.uniform(0.02, 0.8))
             name = rng.choice(FAULTS if rng.random() < 0.7 else ("suspend_parent", "resume_parent"))
             self._tell(name)
             getattr(self, name)()
         self.world.repair()
+
+    def spec(self, leg: Training) -> Relay | Sweep:
+        """The parent of runs like this one."""
+        return Relay(name="relay", team=self.namespace, leg=leg)
 
     def suspend_parent(self) -> None:
         self._want(Intent.SUSPEND)
@@ -74,7 +86,7 @@ class RelayRound(Round):
 
         def is_empty() -> bool:
             self.world.keep_replicas()
-            left[:] = [*self._left(), *(f"relay/{each['metadata']['name']}" for each in self._objects("Relay"))]
+            left[:] = [*self._left(), *(f"parent/{each['metadata']['name']}" for each in self._objects(self.kind))]
             return not left
 
         self._await(is_empty, left)
@@ -82,7 +94,7 @@ class RelayRound(Round):
         self.world.client.delete(f"/api/v1/namespaces/{self.namespace}")
 
     def _want(self, intent: Intent) -> None:
-        self._tell(f"{intent.value} relay")
+        self._tell(f"{intent.value} the parent")
         self.world.user.set_intent(self.uid, intent)
         self.intent = intent
 
@@ -91,7 +103,7 @@ class RelayRound(Round):
 
     def _phases(self) -> tuple[str | None, dict[str, str | None]]:
         """The parent's, and its children's by their names."""
-        (parent,) = self._objects("Relay")
+        (parent,) = self._objects(self.kind)
         children = {child["metadata"]["name"]: _phase(child) for child in self._objects("Training")}
         return _phase(parent), children
 
@@ -116,12 +128,46 @@ class RelayRound(Round):
             return False
         runs = {run["metadata"]["name"]: run for run in self._objects("Training")}
         wrong = []
-        if sorted(runs) != sorted(f"relay-{leg}" for leg in LEGS):
+        if sorted(runs) != sorted(self.children):
             wrong.append(f"its runs are {sorted(runs)}")
         wrong += [f"{name} is {phase}" for name, phase in children.items() if phase != "Succeeded"]
         wrong += [f"{name} is not its own" for name, run in runs.items() if owner_of(run) != self.uid]
         assert not wrong, self._story("\n".join(wrong))
         return True
+
+
+class SweepRound(RelayRound):
+    """A round of forty trials, eight at once."""
+
+    kind = "Sweep"
+    children = tuple(f"grid-{number}" for number in range(NUM_TRIALS))
+    num_deeds = (8, 16)
+    settle_s = 300.0
+
+    def spec(self, leg: Training) -> Sweep:
+        trial = Trial(**{each.name: getattr(leg, each.name) for each in fields(leg) if each.name != "name"})
+        values = " | ".join(str(number) for number in range(NUM_TRIALS))
+        return Sweep(
+            name="grid",
+            team=self.namespace,
+            parameters={"shard": values},
+            sampler=Sampler.GRID,
+            parallel=8,
+            trial=trial,
+        )
+
+    def _is_over(self, found: list[str]) -> bool:
+        if not super()._is_over(found):
+            return False
+        shards = sorted(int(run["spec"]["env"]["FAIRLEAD_PARAM_SHARD"]) for run in self._objects("Training"))
+        assert shards == list(range(NUM_TRIALS)), self._story(f"the trials have {shards}")
+        return True
+
+
+def begin_sweep(seed: int, world: World) -> SweepRound:
+    """A round of a sweep with a namespace of its own."""
+    namespace = begin_in(f"sweep-{seed}", world)
+    return SweepRound(seed=seed, world=world, namespace=namespace, rng=random.Random(namespace))
 
 
 def begin_relay(seed: int, world: World) -> RelayRound:
