@@ -30,6 +30,7 @@ _OF_LAYOUTS = (".NAME.instances", ".NAME.replicas", ".NAME.sharing")
 # What a key needs beside it.
 BESIDE = {
     "queue": {"engine": "kueue"},
+    "engine": {"image": "python:3.12"},
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},

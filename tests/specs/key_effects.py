@@ -22,8 +22,9 @@ from unittest.mock import patch
 import pytest
 
 from fairlead.cluster.kubernetes.client.user_client import UserClient
+from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, Version
 from fairlead.cluster.kubernetes.engines.port import Submission
-from fairlead.cluster.kubernetes.engines.table import driver_of
+from fairlead.cluster.kubernetes.engines.table import driver_of, endpoint_driver_of
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
 from fairlead.cluster.local import pod_spec
@@ -115,6 +116,13 @@ def local_pod(spec: Training) -> object:
 
 def kubernetes_pod(spec: Training) -> object:
     return render_pod(a_workload(spec), a_creation(), SETTINGS)
+
+
+def by_engine(spec: Serving) -> object:
+    """What the engine of an endpoint is given."""
+    assert spec.engine is not None
+    target = Version(name="r1", spec=spec)
+    return endpoint_driver_of(spec.engine).render(Handover(workload=a_workload(spec), target=target))  # type: ignore[arg-type]
 
 
 def for_engine(spec: Training) -> object:
@@ -930,6 +938,7 @@ EFFECTS["Serving"] = [
     Effect(f"{ASKS}.aggregation", "sum", "mean", measured, BY_QUERY),
     Effect("scale.window", "60s", "10s", Asked(), {"replicas": "1..8"}),
     Effect("scale.idle", "30s", "90s", Asked(), {"replicas": "0..8", "scale.window": "10s"}),
+    Effect("engine", "kserve", "knative", by_engine, {"image": "python:3.12"}),
     Effect("batching.max_batch_size", 8, 16, as_replica(local_pod), PREDICTS),
     Effect("batching.max_latency", "5ms", "10ms", as_replica(local_pod), PREDICTS),
     Effect("rollout.max_surge", 1, 0, Asked(changes=True)),

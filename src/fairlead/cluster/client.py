@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
+    from fairlead.specs.endpoint_engines import EndpointEngine
     from fairlead.specs.team import Team
     from fairlead.specs.training import Training
     from fairlead.state.access_keys import AccessKey
@@ -83,6 +84,10 @@ class ClusterClient(WorkloadStore, Protocol):
 
     def has_gateway(self) -> bool:
         """Return whether requests for endpoints go through a gateway here; True where that cannot be told."""
+        ...
+
+    def engine_problem(self, engine: EndpointEngine) -> str | None:
+        """Return why an engine cannot serve an endpoint here, as a clause; None where it may."""
         ...
 
     def access_keys(self) -> tuple[AccessKey, ...]:

@@ -165,6 +165,8 @@ def population_problem(spec: WorkloadSpec) -> str | None:
 
 def gateway_problem(spec: "Serving") -> str | None:
     """Tell which key of an endpoint needs a gateway, and why; None where none does."""
+    if spec.engine is not None:
+        return None
     from fairlead.specs.serving import Serving  # here and not above: few runs are endpoints
 
     default = Serving(name="default", run="serve")

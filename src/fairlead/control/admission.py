@@ -64,7 +64,7 @@ def admit(
         Conflict: Something cannot be honoured by this cluster, or ``ignore`` names what can be.
         CannotFit: The gang would not fit even if nothing else ran, as far as this cluster tells beforehand.
     """
-    if cluster.has_containers and type(spec).__name__ == "Serving":
+    if type(spec).__name__ == "Serving":
         _refuse_endpoint(cluster, cast("Serving", spec))
     if cluster.has_containers and type(spec).__name__ == "Pipeline":
         from fairlead.control.pipelines.as_pod import as_object  # here, since few specs are pipelines
@@ -103,7 +103,13 @@ def admit_as(
 
 
 def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
-    """Refuse an endpoint that needs a gateway where there is none."""
+    """Refuse an endpoint that needs a gateway, or an engine, where there is none."""
+    if spec.engine is not None:
+        problem = cluster.engine_problem(spec.engine)
+        if problem is not None:
+            raise Conflict(f"{spec.name}: engine: {problem}.")
+    if not cluster.has_containers:
+        return
     from fairlead.cluster.preflight import gateway_problem  # here and not above: few runs are endpoints
 
     problem = gateway_problem(spec)

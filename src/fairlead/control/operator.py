@@ -20,6 +20,7 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.names import LEASE, POLICY
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.engines.endpoint_controller import EndpointController
 from fairlead.cluster.kubernetes.operator.engines.engine_controller import EngineController
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, api_refusal_of, refusal_of
 from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S, DEADLINE_S, DURATION_S, Election
@@ -160,9 +161,13 @@ class Operator:
         self._gpus = GpuTelemetry(self.view, self.ledger, every_s=settings.gpus_s)
         self._prometheus = PrometheusReader()
         self._gateways = Gateways(client, self.view, idle_s=settings.idle_s)
+        self._served = EndpointController(
+            client, self.view, may_act=lambda: self.election.is_leader, idle_s=settings.idle_s
+        )
         self.cluster = KubernetesCluster(
             client,
             demand_of=self._demand,
+            served_of=self._served.look,
             measured_of=lambda seen: self._prometheus.look(seen, time.time()) if self.election.is_leader else {},
             view=self.view,
             ledger=self.ledger,
@@ -262,6 +267,7 @@ class Operator:
             if self.ledger is not None:
                 self.ledger.rest()
             self._gateways.stop()
+            self._served.stop()
             self.view.stop()
             self._client.close()
             if server is not None:
@@ -294,6 +300,7 @@ class Operator:
             self.agent.is_busy
             or self._askings.is_watching
             or self._endpoints.is_behind
+            or self._served.is_behind
             or self._engines.is_busy
             or self._families.is_behind
             or self._listener.is_following
@@ -312,13 +319,15 @@ class Operator:
         changed = run_pass(self.cluster, now, self._decided, self._known)
         epoch = self.view.epoch
         # At rest nothing is to be done, and to look for it costs more than all the rest.
-        is_behind = self._endpoints.is_behind or self._families.is_behind
+        is_behind = self._endpoints.is_behind or self._families.is_behind or self._served.is_behind
         is_news = changed or epoch != self._acted or self._askings.is_watching or is_behind
-        self._acted = epoch
+        # What was decided now is in no snapshot before the next one.
+        self._acted = -1 if changed else epoch
         self._follow(with_askings=is_news)
         if is_news:
             if self.cluster.shown is not None:
                 self._endpoints.act(self.agent, self.cluster.shown)
+                self._served.act(self.agent, self.cluster.shown)
                 self._families.act(self.agent, self.cluster.shown)
             self._teller.act(self.agent, now)
             for found in self.cluster.refuse_unreadable():

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.cron import parse_cron
+from fairlead.specs.endpoint_engines import EndpointEngine, endpoint_engine_problems
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import Resources
@@ -453,6 +454,7 @@ class Serving:
         max_concurrency: Requests that one replica is given at once; None for no bound.
         max_queue: Requests that may wait for a replica; more are refused.
         idempotent: A request may be sent again although a replica had begun with it.
+        engine: The controller of a cluster that serves it; None for replicas of ours.
         code: Which state of its directory its replicas run, as a cluster keeps it that keeps any; nobody writes it.
     """
 
@@ -485,6 +487,7 @@ class Serving:
     priority: int = 0
     grace_s: float = 30.0
     snapshot: bool = True
+    engine: EndpointEngine | None = None
     kubernetes: Overlay = field(default_factory=Overlay)
     code: str = ""
 
@@ -590,6 +593,7 @@ class Serving:
                     f"`latency` is {format_duration(latency_s)}, and by `timeout` every request is over after "
                     f"{format_duration(self.timeout_s)}; give less, such as `latency: 250ms`, or a longer `timeout`",
                 )
+        yield from endpoint_engine_problems(self)
         if self.capacity.base is not None and self.capacity.base > self.most:
             yield "capacity", f"`base` is {self.capacity.base}, and there are at most {self.most} replicas; give less"
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a 
     from fairlead.specs.team import Team
     from fairlead.state.capacity_requests import CapacityRequest, Growth
     from fairlead.state.demand import Demand
+    from fairlead.state.engine_endpoints import EngineEndpoint
     from fairlead.state.idleness import Idleness
     from fairlead.state.measurements import Measurement
     from fairlead.state.partitions import PartitionedNode
@@ -524,6 +525,7 @@ class Snapshot:
         demand: What is asked of endpoints, by the uid of theirs; those of which nothing is known are missing.
         unaddressed: Why endpoints have no address, by the uid of theirs; those that have one are missing.
         measurements: Answers to the queries by which endpoints scale, by the uid of theirs.
+        engine_endpoints: What engines say of the endpoints that they serve, by the uid of theirs.
         pools: Those that are to have nodes ahead of time, with the demand for them.
         standby: The nodes that they are to have, as it was decided last.
         partitioned: Nodes whose GPUs may be partitioned anew.
@@ -543,6 +545,7 @@ class Snapshot:
     demand: "Mapping[str, Demand]" = field(default_factory=dict)
     measurements: "Mapping[str, Measurement]" = field(default_factory=dict)
     unaddressed: Mapping[str, str] = field(default_factory=dict)
+    engine_endpoints: "Mapping[str, EngineEndpoint]" = field(default_factory=dict)
     pools: "tuple[PoolDemand, ...]" = ()
     standby: "tuple[Standby, ...]" = ()
     partitioned: "tuple[PartitionedNode, ...]" = ()

@@ -46,6 +46,7 @@ ENGINES = {
     "jobset": ("engines", "sigs.k8s.io/jobset"),
     "trainer": ("engines", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"),
     "training-operator": ("training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1"),
+    "kserve": ("kserve", "github.com/kserve/kserve/cmd/manager"),
 }
 """Controllers of engines: the directory of their module, and the package."""
 
@@ -100,6 +101,20 @@ def ensure_engine(name: str) -> Path:
     """
     module, package = ENGINES[name]
     return _made(name, MODULES / module, package, "its own module", "-s -w")
+
+
+def source_of_kinds(module: str) -> Path:
+    """The directory of a module of which only the files that define its kinds are needed.
+
+    Raises:
+        Unavailable: There is no Go, and none can be installed.
+        Broken: It cannot be had.
+    """
+    asked = [go(), "mod", "download", "-json", module]
+    found = subprocess.run(asked, cwd=MODULES / "kinds", capture_output=True, text=True, check=False, timeout=300)
+    if found.returncode != 0:
+        raise Broken(f"where the kinds of {module} are: {found.stderr[-500:]}")
+    return Path(json.loads(found.stdout)["Dir"])
 
 
 def ensure_helm() -> Path:

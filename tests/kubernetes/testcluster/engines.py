@@ -3,6 +3,8 @@
 What a webhook would fill in is in what is created. Their kinds come from their modules, at the version that is stored.
 """
 
+import base64
+import json
 import os
 import shlex
 import urllib.error
@@ -27,6 +29,7 @@ KINDS = {
     "jobset": "config/components/crd/bases",
     "trainer": "manifests/base/crds",
     "training-operator": "manifests/base/crds",
+    "kserve": "config/crd/full",
 }
 
 
@@ -49,12 +52,17 @@ def engine(plane: ControlPlane, name: str) -> Iterator[Server]:
         yield server
     finally:
         server.kill()
+        if name == "kserve":
+            # Nothing would be let in while its webhooks do not answer.
+            for kind in ("mutating", "validating"):
+                path = f"{HOOKS}/{kind}webhookconfigurations/inferenceservice.serving.kserve.io"
+                plane.request("DELETE", path)
 
 
-def define(plane: ControlPlane, directory: Path) -> None:
+def define(plane: ControlPlane, directory: Path, files: str = "*_*.yaml") -> None:
     """Put the kinds of a directory's files on the control plane, and wait until they are served."""
     paths = []
-    for file in sorted(directory.glob("*_*.yaml")):
+    for file in sorted(directory.glob(files)):
         for kind in yaml.safe_load_all(file.read_text()):
             if (kind or {}).get("kind") != "CustomResourceDefinition":
                 continue
@@ -117,25 +125,20 @@ def _training_operator(plane: ControlPlane, program: Path, home: Path) -> tuple[
         raise Unavailable("training-operator reads certificates from a fixed place; mounting that needs root")
     health, metrics, webhook = free_ports(3)
     namespace, secret = "kubeflow", "training-operator-webhook-cert"
-    for path, content in {
+    objects: dict[str, dict[str, Any]] = {
         "/api/v1/namespaces": {"metadata": {"name": namespace}},
         f"/api/v1/namespaces/{namespace}/secrets": {"metadata": {"name": secret}},
         "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations": {
             "metadata": {"name": "validator.training-operator.kubeflow.org"},
             "webhooks": [],
         },
-    }.items():
-        try:
-            plane.request("POST", path, content)
-        except urllib.error.HTTPError as error:
-            if error.code != 409:
-                raise
+    }
+    for path, content in objects.items():
+        kept(plane, path, content)
     places = home / "serving-certs"
     places.mkdir(exist_ok=True)
 
     def is_ready() -> bool:
-        import base64
-
         data = plane.request("GET", f"/api/v1/namespaces/{namespace}/secrets/{secret}").get("data") or {}
         for name, value in data.items():
             if not (places / name).exists():
@@ -159,10 +162,72 @@ def _training_operator(plane: ControlPlane, program: Path, home: Path) -> tuple[
     return ["unshare", "--mount", "sh", "-c", script], is_ready
 
 
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+
+
+def _kserve(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str], Callable[[], bool]]:
+    """In Standard mode, without any ingress, and with the webhooks that fill in and check an InferenceService."""
+    health, metrics, webhook = free_ports(3)
+    source = binaries.source_of("kserve")
+    found = yaml.safe_load((source / "config/configmap/inferenceservice.yaml").read_text())
+    data = {name: text for name, text in found["data"].items() if name != "_example"}
+    data["deploy"] = json.dumps({"defaultDeploymentMode": "Standard"})
+    data["ingress"] = json.dumps(
+        {**json.loads(data["ingress"]), "disableIngressCreation": True, "disableIstioVirtualHost": True}
+    )
+    kept(plane, "/api/v1/namespaces", {"metadata": {"name": "kserve"}})
+    kept(plane, "/api/v1/namespaces/kserve/configmaps", {"metadata": {"name": found["metadata"]["name"]}, "data": data})
+    ca = trustme.CA()
+    certificates = home / "k8s-webhook-server" / "serving-certs"
+    certificates.mkdir(parents=True, exist_ok=True)
+    certificate = ca.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(str(certificates / "tls.key"))
+    (certificates / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+    bundle = base64.b64encode(ca.cert_pem.bytes()).decode()
+    hooks = []
+    for each in yaml.safe_load_all((source / "config/webhook/manifests.yaml").read_text()):
+        if each["metadata"]["name"] != "inferenceservice.serving.kserve.io":
+            continue
+        # Fakes keep no promise to pods: what KServe puts beside a container is not looked at here.
+        each["webhooks"] = [hook for hook in each["webhooks"] if "pod-mutator" not in hook["name"]]
+        for hook in each["webhooks"]:
+            path = hook["clientConfig"]["service"]["path"]
+            hook["clientConfig"] = {"url": f"https://127.0.0.1:{webhook}{path}", "caBundle": bundle}
+        hooks.append(each)
+
+    def is_ready() -> bool:
+        log = plane.home / "kserve.log"
+        said = log.read_text() if log.exists() else ""
+        if "Serving webhook server" not in said or "Starting workers" not in said:
+            return False
+        for each in hooks:
+            kind = each["kind"].lower() + "s"
+            path = f"{HOOKS}/{kind}/{each['metadata']['name']}?fieldManager=test&force=true"
+            plane.request("PATCH", path, each, kind="apply-patch+yaml")
+        return True
+
+    flags = [
+        f"-metrics-addr=127.0.0.1:{metrics}",
+        f"-health-probe-addr=127.0.0.1:{health}",
+        f"-webhook-port={webhook}",
+    ]
+    return [*_environment(plane, TMPDIR=str(home)), str(program), *flags], is_ready
+
+
+def kept(plane: ControlPlane, path: str, content: Mapping[str, Any]) -> None:
+    """Create an object, unless it is there."""
+    try:
+        plane.request("POST", path, content)
+    except urllib.error.HTTPError as error:
+        if error.code != 409:
+            raise
+
+
 _STARTS: Mapping[str, Any] = {
     "jobset": _jobset,
     "trainer": _trainer,
     "training-operator": _training_operator,
+    "kserve": _kserve,
 }
 
 

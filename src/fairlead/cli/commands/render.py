@@ -1,6 +1,6 @@
 """``fairlead render``: what a file says, in the form that Kubernetes takes, and the pods that would come of it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -13,6 +13,7 @@ from fairlead.specs.workload import WorkloadSpec
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.devices import DeviceResource
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+    from fairlead.specs.serving import Serving
     from fairlead.state.snapshot import Workload
 
 LATER = "chosen-when-it-starts"
@@ -37,6 +38,8 @@ def render(files: tuple[str, ...], pods: bool) -> int:
             )
         if pods and isinstance(spec, Training):
             objects += _created(spec)
+        if pods and type(spec).__name__ == "Serving" and getattr(spec, "engine", None) is not None:
+            objects.append(_served(cast("Serving", spec)))
     print(to_yaml(objects), end="")
     return 0
 
@@ -89,9 +92,35 @@ def _created(spec: Training) -> list[dict[str, Any]]:
     return [render_service(workload), render_run_policy(workload), *pods]
 
 
+def _served(spec: "Serving") -> dict[str, Any]:
+    """Render what the engine of an endpoint is given at first; labels of nodes and their GPUs are the cluster's."""
+    from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
+    from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, Version, rendered
+    from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of
+    from fairlead.state.reasons import JUST_SUBMITTED
+    from fairlead.state.snapshot import Intent, Phase, Status, Workload
+
+    assert spec.engine is not None
+    status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
+    workload = Workload(uid=NO_UID, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
+    gpu = spec.resources.gpu
+    device = None if gpu is None else DeviceResource(name=WHOLE[0], count=gpu.num_devices)
+    is_chosen = gpu is not None and (gpu.model is not None or gpu.min_memory_bytes is not None)
+    handover = Handover(
+        workload=workload, target=Version(name="r1", spec=spec), device=device, models=_models(is_chosen)
+    )
+    return rendered(endpoint_driver_of(spec.engine), handover)
+
+
+def _models(is_chosen: bool) -> tuple[tuple[str, str], ...]:
+    """Return what stands for the labels of nodes with a model of GPU."""
+    from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS
+
+    return ((MODEL_LABELS[0], LATER),) if is_chosen else ()
+
+
 def _handed(workload: "Workload", settings: "PodSettings", device: "DeviceResource | None") -> list[dict[str, Any]]:
     """Render what an engine is given; the labels of nodes with a model of GPU are the cluster's."""
-    from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS
     from fairlead.cluster.kubernetes.engines.port import Submission
     from fairlead.cluster.kubernetes.engines.table import driver_of
 
@@ -99,6 +128,5 @@ def _handed(workload: "Workload", settings: "PodSettings", device: "DeviceResour
     assert spec.engine is not None
     gpu = spec.resources.gpu
     is_chosen = gpu is not None and (gpu.model is not None or gpu.min_memory_bytes is not None)
-    models = ((MODEL_LABELS[0], LATER),) if is_chosen else ()
-    start = Submission(workload=workload, attempt=0, settings=settings, device=device, models=models)
+    start = Submission(workload=workload, attempt=0, settings=settings, device=device, models=_models(is_chosen))
     return list(driver_of(spec.engine).render(start))

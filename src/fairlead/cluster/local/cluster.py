@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
+    from fairlead.specs.endpoint_engines import EndpointEngine
     from fairlead.specs.serving import Serving
     from fairlead.specs.team import Team
     from fairlead.state.access_keys import AccessKey
@@ -473,6 +474,13 @@ class LocalCluster:
     def has_gateway(self) -> bool:
         """Return True: one is started with the first endpoint."""
         return True
+
+    def engine_problem(self, engine: "EndpointEngine") -> str | None:
+        """Return that there are no engines here."""
+        return (
+            f"{engine} is a controller of Kubernetes, and the local cluster has none. Remove `engine` to serve it "
+            "here, or name a cluster that has it with `--context`"
+        )
 
     def access_keys(self) -> "tuple[AccessKey, ...]":
         """Return the keys of all teams."""

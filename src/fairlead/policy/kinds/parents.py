@@ -147,6 +147,7 @@ def families_of(snapshot: Snapshot) -> dict[str, Family]:
             demand=snapshot.demand.get(uid),
             measurement=snapshot.measurements.get(uid),
             unaddressed=snapshot.unaddressed.get(uid),
+            engine=snapshot.engine_endpoints.get(uid),
         )
         for uid, (children, settled, moving) in members.items()
     }
@@ -319,9 +320,9 @@ def _obey(parent: AnyWorkload, family: Family, now: float) -> Change | None:
 def _halt(parent: AnyWorkload, family: Family, intent: Intent, after: Phase, reason: Reason, now: float) -> Change:
     """Return the change that brings a parent to a phase, or to Stopping while it has children that are not there."""
     left = _unsettled(family, intent)
-    if not left:
+    if not left and not _is_at_engine(family):
         return change_to(parent, move_parent(parent.status, after, reason, now))
-    waits = Reason(code=reason.code, message=f"{reason.message}; {_awaited(left)}", remedy=reason.remedy)
+    waits = Reason(code=reason.code, message=f"{reason.message}; {_awaited(left, family)}", remedy=reason.remedy)
     halted = () if intent is Intent.SUSPEND else (*parent.status.halted, *(child.uid for child in left))
     status = move_parent(parent.status, Phase.STOPPING, waits, now, halted=halted)
     status = replace(status, next_phase=after, next_reason=reason)
@@ -341,7 +342,14 @@ def _keep_stopping(parent: AnyWorkload, family: Family, now: float) -> Change | 
     left = _unsettled(family, wanted)
     if left:
         return _order(parent, left, wanted)
+    if _is_at_engine(family):
+        return None
     return change_to(parent, move_parent(status, after, reason, now))
+
+
+def _is_at_engine(family: Family) -> bool:
+    """Return whether what an engine was given for it is still there."""
+    return family.engine is not None and family.engine.is_there
 
 
 def _unsettled(family: Family, intent: Intent) -> list[AnyWorkload]:
@@ -369,7 +377,9 @@ def _orders(children: Iterable[AnyWorkload], intent: Intent) -> tuple[ChildInten
     )
 
 
-def _awaited(children: list[AnyWorkload]) -> str:
+def _awaited(children: list[AnyWorkload], family: Family) -> str:
+    if not children and family.engine is not None:
+        return f"waiting for its {family.engine.kind} to go"
     if len(children) == 1:
         return f"waiting for {children[0].spec.name}"
     return f"waiting for {plural(len(children), 'run')}"

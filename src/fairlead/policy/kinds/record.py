@@ -11,6 +11,7 @@ from fairlead.state.snapshot import AnyWorkload, Pod, Snapshot, Workload
 
 if TYPE_CHECKING:
     from fairlead.state.demand import Demand
+    from fairlead.state.engine_endpoints import EngineEndpoint
     from fairlead.state.measurements import Measurement
 
 Spec = TypeVar("Spec", bound=WorkloadSpec)
@@ -44,6 +45,7 @@ class Family:
         on_spot: The uids of replicas that are on spot nodes, of endpoints that tell these from others.
         measurement: Answers to the query by which it scales; None where nobody asks.
         unaddressed: Why it has no address; None where it has one, or needs none.
+        engine: What the engine says that serves it; None where none does, or nobody has looked.
         share: How many of its children it may have beside all other parents of its kind; None where nobody says.
     """
 
@@ -55,6 +57,7 @@ class Family:
     demand: "Demand | None" = None
     measurement: "Measurement | None" = None
     unaddressed: str | None = None
+    engine: "EngineEndpoint | None" = None
     share: int | None = None
 
     @property

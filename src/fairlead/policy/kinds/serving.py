@@ -20,10 +20,12 @@ from fairlead.policy.serving.metric_scaling import ASK_S, unmeasured
 from fairlead.policy.serving.replica_count import asleep_at, wanted_replicas
 from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, Step, canary_step, next_step
 from fairlead.policy.serving.scheduled_replicas import next_change
+from fairlead.specs.endpoint_engines import TITLES, EndpointEngine
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Replica, Serving, map_runs
 from fairlead.specs.training import Tier
+from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.plan import Change, ChildIntent, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Snapshot, Workload
@@ -143,6 +145,7 @@ class ServingDetail:
         displaced: How many replicas above the base were said to hold on-demand nodes, for want of spot.
         unaddressed: Why it was said to have no address; None where nothing was.
         unmeasured: It was told that the query by which it scales has no answer.
+        url: Where an engine has it asked; None while that is not known, and for replicas of ours.
     """
 
     revisions: tuple[Revision, ...] = ()
@@ -157,6 +160,7 @@ class ServingDetail:
     displaced: int = 0
     unaddressed: str | None = None
     unmeasured: bool = False
+    url: str | None = None
 
     def revision(self, number: int | None) -> Revision | None:
         """Return the revision of a number."""
@@ -164,7 +168,9 @@ class ServingDetail:
 
 
 def judge(serving: Workload[Serving], family: Family, now: float) -> Change | None:
-    """Bring replicas of the revision that is to serve, and let others go."""
+    """Bring replicas of the revision that is to serve, and let others go; or have an engine serve it."""
+    if serving.spec.engine is not None:
+        return _judge_at_engine(serving, serving.spec.engine, family, now)
     spec, before = serving.spec, detail_of(serving)
     detail = _asked(spec, before, now)
     if serving.status.phase is Phase.PENDING:
@@ -216,6 +222,65 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     return advance(serving, reason, now, detail=detail, submit=new, children=_orders(detail, family, now), event=event)
 
 
+def _judge_at_engine(serving: Workload[Serving], engine: EndpointEngine, family: Family, now: float) -> Change | None:
+    """Say which revision an engine is to serve, and tell what it says of it."""
+    spec, before = serving.spec, detail_of(serving)
+    detail = _asked(spec, before, now)
+    if serving.status.phase is Phase.PENDING:
+        detail = _count_anew(detail, now)
+    there = family.engine
+    target = detail.revision(detail.target)
+    assert target is not None, "the revision that is asked for is kept"
+    if there is not None and there.ready and there.given == target.name and target.ready_at is None:
+        detail = _show_ready(spec, detail, detail.serving is not None, now)
+    detail, gave_up = _give_up(serving, detail, family, now)
+    detail, tried = _weigh(spec, detail, now)
+    ready = 0 if there is None else there.replicas
+    detail = replace(detail, ready=ready, wanted=max(spec.replicas, ready), url=None if there is None else there.url)
+    event = gave_up or tried or _news(spec, before, replace(detail, wanted=before.wanted))
+    return advance(serving, _say_at_engine(spec, engine, detail, there), now, detail=detail, event=event)
+
+
+def _weigh(spec: Serving, detail: ServingDetail, now: float) -> tuple[ServingDetail, Event | None]:
+    """Keep the weight of a revision that an engine gives a part of the requests, or give it all of them."""
+    trial, target = detail.canary, detail.revision(detail.target)
+    if trial is None or target is None:
+        return detail, None
+    if spec.canary is None:
+        reason = Reason(code=Code.SERVING, message=f"{target.name} serves: no canary is asked for any more")
+        return _take_over(detail, now), Event(type="CanaryPromoted", reason=reason)
+    if trial.rules == str(spec.canary):
+        return detail, None
+    detail = replace(detail, canary=replace(trial, rules=str(spec.canary)))
+    message = f"{target.name} gets {share_of_canary(spec, trial):.1%} of the requests from now on"
+    return detail, Event(type="CanaryStep", reason=Reason(code=Code.ROLLING_OUT, message=message))
+
+
+def _say_at_engine(
+    spec: Serving, engine: EndpointEngine, detail: ServingDetail, there: EngineEndpoint | None
+) -> Reason:
+    """Say what an engine makes of an endpoint, in a sentence."""
+    title, target, asked = TITLES[engine], detail.revision(detail.target), detail.revision(detail.asked)
+    assert target is not None
+    aside = "" if asked is None or asked.failed is None else f"; {asked.name} was given up: {asked.failed}"
+    if there is None or not there.is_there:
+        why = "" if there is None or not there.message else f": {there.message}"
+        code = Code.NOT_READY if why else Code.HANDED_OVER
+        return Reason(code=code, message=f"{target.name} is handed to {title}, which serves it{why}{aside}")
+    if there.message and not there.ready:
+        return Reason(code=Code.NOT_READY, message=f"{target.name} is not ready at {title}: {there.message}{aside}")
+    if there.given != target.name or not there.ready:
+        return Reason(code=Code.NOT_READY, message=f"{title} has yet to say that {target.name} is ready{aside}")
+    if detail.canary is not None and spec.canary is not None:
+        share = f"{share_of_canary(spec, detail.canary):.1%}"
+        message = f"{target.name} is ready and gets {share} of the requests, r{detail.canary.old} the others"
+        return Reason(code=Code.ROLLING_OUT, message=message)
+    if not detail.ready and not spec.replicas:
+        return Reason(code=Code.ASLEEP, message=f"{target.name} sleeps at {title}; the next request wakes it{aside}")
+    number = f" with {plural(detail.ready, 'replica')}" if detail.ready else ""
+    return Reason(code=Code.SERVING, message=f"{target.name} is ready at {title}{number}{aside}")
+
+
 def together(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> dict[str, int]:
     """Divide replicas among the endpoints that scale by latency, those of each size by themselves."""
     by_latency = [
@@ -263,11 +328,14 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
     target = detail.revision(detail.target)
     if target is not None and target.ready_at is None and detail.serving not in (None, target.number):
         times.append(target.created_at + spec.ready_within_s)
-    if detail.canary is not None and spec.canary is not None:
+    if detail.canary is not None and spec.canary is not None and spec.engine is None:
         # What the gateway counts comes by itself to nobody.
         times += [now + LOOK_S, detail.canary.began_at + spec.canary.within_s]
     if spec.most_replicas is not None and (change := next_change(spec.scale.schedule, now)) is not None:
         times.append(change)
+    if spec.engine is not None:
+        # What an engine says comes by itself.
+        return min((at for at in times if at > now), default=None)
     if spec.scale.prometheus is not None:
         times.append(now + ASK_S)
     last = None if family.demand is None else family.demand.last_request
@@ -399,10 +467,20 @@ def _note_ready(spec: Serving, detail: ServingDetail, replicas: list[ReplicaStat
         return detail
     if not any(each.ready and each.revision == target.number for each in replicas):
         return detail
+    return _show_ready(spec, detail, any(each.ready and each.revision == detail.serving for each in replicas), now)
+
+
+def _show_ready(spec: Serving, detail: ServingDetail, serves: bool, now: float) -> ServingDetail:
+    """With the target as ready for the first time.
+
+    Args:
+        serves: The revision that served last can be compared with.
+    """
+    target, old = detail.revision(detail.target), detail.serving
+    assert target is not None
     revisions = tuple(replace(each, ready_at=now) if each is target else each for each in detail.revisions)
     detail = replace(detail, revisions=revisions)
-    old = detail.serving
-    is_there = old not in (None, target.number) and any(each.ready and each.revision == old for each in replicas)
+    is_there = old not in (None, target.number) and serves
     if spec.canary is None or old is None or not is_there or target.served_at is not None:
         return _take_over(detail, now)
     trial = Trial(name=f"{target.name}@{now:.3f}", old=old, began_at=now, rules=str(spec.canary))
@@ -539,14 +617,18 @@ def _give_up(
     reason = Reason(
         code=Code.REVISION_FAILED,
         message=f"{target.name} takes nothing and {last.name} goes on serving: {why}",
-        remedy=f"Correct the spec and run it again; `fairlead logs {_newest(serving, target, family)}` shows why.",
+        remedy="Correct the spec and run it again."
+        if serving.spec.engine is not None
+        else f"Correct the spec and run it again; `fairlead logs {_newest(serving, target, family)}` shows why.",
     )
     event = Event(type=Code.REVISION_FAILED.value, reason=reason)
     return replace(detail, revisions=failed, target=last.number), event
 
 
 def _trouble(revision: Revision, family: Family) -> str:
-    """Tell why the newest replica of a revision is not ready, to be put behind a sentence."""
+    """Tell why the newest replica of a revision is not ready, or what its engine says, to be put behind a sentence."""
+    if family.engine is not None and family.engine.message:
+        return f"; {family.engine.message}"
     children = _children(revision, family)
     return f"; {children[-1].spec.name} is {_state(children[-1])}" if children else ""
 

@@ -196,6 +196,10 @@ def _canary(spec: Serving, detail: ServingDetail) -> dict[str, Any] | None:
 
 
 def endpoints(snapshot: Snapshot) -> list[Workload[Serving]]:
-    """Return the endpoints that are not over."""
-    found = [each for each in snapshot.parents if isinstance(each.spec, Serving) and not each.status.phase.is_final]
+    """Return the endpoints that are not over, but for those that engines serve."""
+    found = [
+        each
+        for each in snapshot.parents
+        if isinstance(each.spec, Serving) and each.spec.engine is None and not each.status.phase.is_final
+    ]
     return cast("list[Workload[Serving]]", found)

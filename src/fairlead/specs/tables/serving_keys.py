@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from fairlead.specs import serving
 from fairlead.specs.constraints import NAME
+from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.tables.field_types import (
     CPU,
     DURATION,
@@ -530,6 +531,14 @@ SERVING = Section(
             attributes=("idempotent",),
             example="true",
             also=("retry", "retries", "retryable", "safe_to_retry"),
+        ),
+        Key(
+            name="engine",
+            kind=word(EndpointEngine),
+            doc="A controller of the cluster that serves it instead of replicas of Fairlead; see engines.md.",
+            attributes=("engine",),
+            example="kserve",
+            also=("controller", "operator", "backend", "runner", "managed_by", "platform"),
         ),
         Key(
             name="capacity",

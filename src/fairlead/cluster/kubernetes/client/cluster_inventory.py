@@ -7,6 +7,7 @@ from fairlead.cluster.findings import Finding
 from fairlead.cluster.kubernetes.api.client import Object
 from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, read_node
 from fairlead.cluster.kubernetes.manifests.install import VERSION
+from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
 from fairlead.text.quantities import plural
 
@@ -33,13 +34,13 @@ class Part:
     Attributes:
         api: Its API group, with the version where others share the group.
         image: What the names of its images have in them.
-        engines: What `engine` of a Training may be where it is there.
+        engines: What `engine` of a Training, or of a Serving, may be where it is there.
     """
 
     name: str
     api: str
     image: str
-    engines: tuple[Engine, ...] = ()
+    engines: tuple[Engine | EndpointEngine, ...] = ()
 
 
 KUBEFLOW = (Engine.PYTORCHJOB, Engine.TFJOB, Engine.XGBOOSTJOB, Engine.MPIJOB)
@@ -55,8 +56,13 @@ ENGINES = (
     Part(name="Kubeflow training-operator", api="kubeflow.org/v1", image="training-operator", engines=KUBEFLOW),
     Part(name="Katib", api="kubeflow.org/v1beta1", image="katib-controller"),
     Part(name="KubeRay", api="ray.io", image="kuberay", engines=(Engine.RAYJOB,)),
-    Part(name="KServe", api="serving.kserve.io", image="kserve-controller"),
-    Part(name="Knative Serving", api="serving.knative.dev", image="knative.dev/serving/cmd/controller"),
+    Part(name="KServe", api="serving.kserve.io", image="kserve-controller", engines=(EndpointEngine.KSERVE,)),
+    Part(
+        name="Knative Serving",
+        api="serving.knative.dev",
+        image="knative.dev/serving/cmd/controller",
+        engines=(EndpointEngine.KNATIVE,),
+    ),
     Part(name="KEDA", api="keda.sh", image="keda"),
     Part(name="Volcano", api="scheduling.volcano.sh", image="vc-scheduler", engines=(Engine.VOLCANO,)),
     Part(name="Prometheus operator", api="monitoring.coreos.com", image="prometheus-operator"),
@@ -185,7 +191,7 @@ def _engines(found: Found) -> Finding:
 
 
 def _usable(part: Part) -> str:
-    """Say what `engine` of a Training may be with it."""
+    """Say what `engine` may be with it."""
     if not part.engines:
         return ""
     return f" for `engine: {' | '.join(part.engines)}`"

@@ -48,6 +48,7 @@ from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, Not
 from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.policy.kinds.table import leaf
+from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
 from fairlead.specs.model_reference import read_reference
 from fairlead.specs.pipeline import Pipeline
@@ -201,8 +202,14 @@ class UserClient:
         return self._known(luggage.send(self.client, spec, directory, submit))
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
-        """Return the address of an endpoint within the cluster; None where it is over."""
-        return None if workload.status.phase.is_final else endpoint_url(workload.spec)
+        """Return the address of an endpoint within the cluster; None where it is over or not known yet."""
+        if workload.status.phase.is_final:
+            return None
+        if isinstance(workload.spec, Serving) and workload.spec.engine is not None:
+            from fairlead.policy.kinds.serving import detail_of  # here and not above: few endpoints have an engine
+
+            return detail_of(cast("Workload[Serving]", workload)).url
+        return endpoint_url(workload.spec)
 
     def has_gateway(self) -> bool:
         """Return whether gateways were installed, which everybody who may log in can see then."""
@@ -214,6 +221,20 @@ class UserClient:
                 raise
             return False
         return True
+
+    def engine_problem(self, engine: EndpointEngine) -> str | None:
+        """Return that this cluster does not know what the engine is given; None where it does."""
+        # Here and not above: few endpoints have an engine.
+        from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of, missing
+
+        driver = endpoint_driver_of(engine)
+        try:
+            self.client.get(f"/apis/{driver.api}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return missing(engine, driver.kind, driver.api)
+        return None
 
     def access_keys(self) -> tuple[AccessKey, ...]:
         return access_keys.keys_of(self.client, self.namespace)

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import cast
 
+from fairlead.cluster.kubernetes.engines.endpoint_port import EndpointDriver
 from fairlead.cluster.kubernetes.engines.port import Driver
+from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
 from fairlead.specs.training import Training
 
@@ -31,6 +33,19 @@ def driver_of(engine: Engine) -> Driver:
     return cast("Driver", getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name))
 
 
+_ENDPOINT_HOMES: Mapping[EndpointEngine, str] = {
+    EndpointEngine.KSERVE: "kserve",
+    EndpointEngine.KNATIVE: "knative",
+}
+
+
+@cache
+def endpoint_driver_of(engine: EndpointEngine) -> EndpointDriver:
+    """The driver of an engine of endpoints."""
+    module = importlib.import_module(f"{_PACKAGE}.{_ENDPOINT_HOMES[engine]}")
+    return cast("EndpointDriver", module.DRIVER)
+
+
 KUEUE = ("Kueue", "kueue.x-k8s.io/v1beta2")
 
 
@@ -48,7 +63,7 @@ def is_queued_by_kueue(spec: Training) -> bool:
     return spec.queue is not None and spec.engine is not Engine.VOLCANO
 
 
-def missing(engine: Engine, kind: str, api: str) -> str:
+def missing(engine: Engine | EndpointEngine, kind: str, api: str) -> str:
     """Say that a cluster lacks what an engine needs, as a sentence without its full stop."""
     return (
         f"this cluster has no {kind} ({api}), which `engine: {engine}` needs: install it, choose another engine "

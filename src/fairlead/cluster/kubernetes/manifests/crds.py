@@ -69,7 +69,7 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Training: validation.engine_rules,
     Prune: validation.population_rules,
     PoolGpu: validation.partition_rules,
-    Serving: validation.model_rules,
+    Serving: validation.endpoint_rules,
 }
 
 
@@ -185,7 +185,7 @@ def _update_rules(kind: str) -> list[validation.Rule]:
     if kind in SUBMITTED_BY:
         return validation.child_update_rules(kind, SUBMITTED_BY[kind])
     if kind == "Serving":
-        return []
+        return validation.endpoint_update_rules()
     if kind == "Pipeline":
         return validation.pipeline_update_rules()
     return validation.parent_update_rules(kind) if is_parent_kind(kind) else []

@@ -17,6 +17,7 @@ from fairlead.specs.overlay import RANKS
 from fairlead.specs.pipeline import FAMILY_DIR, FAMILY_FILE
 from fairlead.specs.quantities import format_cpu
 from fairlead.specs.serving import Replica
+from fairlead.specs.training import Training
 from fairlead.specs.workload import PIPELINE_VARIABLE
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Taint, Workload
@@ -160,11 +161,20 @@ def overhead(create: CreatePod) -> tuple[int, int]:
 
 def _resources(workload: Workload, create: CreatePod, device: DeviceResource | None) -> dict[str, str | int]:
     """Requests and limits in one, so that no neighbour can take what was granted."""
-    ranks = workload.spec.ranks_on_each_node
-    memory = create.grant.memory_bytes or MEMORY_BYTES_PER_RANK * ranks
+    grant = create.grant
+    return _amounts(grant.cpu_milli, grant.memory_bytes, workload.spec.ranks_on_each_node, device)
+
+
+def server_resources(spec: Training, device: DeviceResource | None) -> dict[str, dict[str, str | int]]:
+    """Requests and limits of a server that is not placed by us."""
+    asked = _amounts(spec.resources.cpu_milli, spec.resources.memory_bytes, 1, device)
+    return {"requests": dict(asked), "limits": dict(asked)}
+
+
+def _amounts(cpu: int | None, memory: int | None, ranks: int, device: DeviceResource | None) -> dict[str, str | int]:
     resources: dict[str, str | int] = {
-        "cpu": str(format_cpu(create.grant.cpu_milli or 1000 * ranks)),
-        "memory": str(memory),
+        "cpu": str(format_cpu(cpu or 1000 * ranks)),
+        "memory": str(memory or MEMORY_BYTES_PER_RANK * ranks),
     }
     return resources if device is None else resources | {device.name: str(device.count)}
 
@@ -294,3 +304,8 @@ def _pinned(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
 
 
 _CONTAINED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+SERVER_SECURITY: dict[str, Any] = {
+    **_CONTAINED, "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}  # fmt: skip
+"""As Pod Security's ``restricted`` asks for, in the fields of a container alone."""

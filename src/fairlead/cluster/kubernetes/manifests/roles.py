@@ -103,7 +103,8 @@ TEAM_RULES: Rules = [
     rule(API_GROUP, ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
 ]
 
-# What runs with an `engine` take: an object for each of their starts, and nothing where a cluster has no such engine.
+# What runs and endpoints with an `engine` take: an object for each start or endpoint, and nothing where a cluster has
+# no such engine.
 _HANDED = ("get", "list", "watch", "create", "delete")
 ENGINE_RULES: Rules = [
     rule("jobset.x-k8s.io", ("jobsets",), _HANDED),
@@ -113,6 +114,10 @@ ENGINE_RULES: Rules = [
     rule("trainer.kubeflow.org", ("trainingruntimes",), ("get", "create", "delete")),  # what the pods of a start are
     rule("ray.io", ("rayjobs",), _HANDED),
     rule("batch.volcano.sh", ("jobs",), _HANDED),
+    rule("serving.kserve.io", ("inferenceservices",), (*_HANDED, "patch")),
+    rule("apps", ("deployments",), ("list", "watch")),  # how far one that KServe made has rolled
+    rule("serving.knative.dev", ("services",), (*_HANDED, "patch")),
+    rule("serving.knative.dev", ("revisions",), ("list", "watch")),  # how many replicas there are
     rule("kueue.x-k8s.io", ("workloads",), ("list", "watch")),  # why it admits what it queues, and why not
 ]
 

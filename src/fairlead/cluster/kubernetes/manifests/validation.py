@@ -8,7 +8,7 @@ import json
 
 from fairlead.cluster.preflight import IN_POD, MODEL_PLACES, NO_PLACES, NO_POPULATION, OF_A_MACHINE, OTHER_PLACES
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
-from fairlead.specs import engines
+from fairlead.specs import endpoint_engines, engines
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
 from fairlead.specs.formats.advice import advice, limits_of
 from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
@@ -237,6 +237,33 @@ def model_rules() -> list[Rule]:
     is_url = f"({model}.contains('://') && !{model}.startsWith('run://'))"
     test = f"!has({model}) || {is_url} || !({model}.startsWith('run://') || {model}.contains('@'))"
     return [rule(test, _quoted(model), say(f" {OF_A_MACHINE}; {MODEL_PLACES}"), at=".model")]
+
+
+def endpoint_rules() -> list[Rule]:
+    """Rules for an endpoint, by itself and with an engine; ``self`` is its spec. The operator says what needs more
+    reading."""
+
+    def refused(test: str, verb: str, why: str, *, at: str) -> Rule:
+        return rule(f"!has(self.engine) || {test}", say("`engine: "), "self.engine", say(f"` {verb}: {why}"), at=at)
+
+    given = endpoint_engines
+    ignored = f'!has(self.canary) || self.engine != "{given.EndpointEngine.KSERVE}"'
+    return [
+        *model_rules(),
+        refused("has(self.image)", given.MAKES_PODS, given.NO_IMAGE, at=".engine"),
+        refused("!has(self.workdir)", given.MAKES_PODS, given.NO_WORKDIR, at=".workdir"),
+        refused("!has(self.setup)", given.MAKES_PODS, given.NO_SETUP, at=".setup"),
+        refused("!has(self.access)", given.ANSWERS, given.NO_ACCESS, at=".access"),
+        refused(ignored, given.TRIES, given.NO_CANARY, at=".canary"),
+    ]
+
+
+def endpoint_update_rules() -> list[Rule]:
+    """Rules for an edit of an endpoint, another spec of which is another revision; ``self`` is the object."""
+    engines = ("has(self.spec.engine)", "has(oldSelf.spec.engine)")
+    test = f"({engines[0]} ? {engines[1]} && self.spec.engine == oldSelf.spec.engine : !{engines[1]})"
+    sentence = "`engine` stays as it is: nobody else can take its requests over; delete it, or give another name"
+    return [rule(test, say(sentence))]
 
 
 def sharing_rules() -> list[Rule]:

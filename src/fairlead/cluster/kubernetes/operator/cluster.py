@@ -52,6 +52,7 @@ from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.demand import Demand
+from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.measurements import Measurement
 from fairlead.state.plan import Change, ChildIntent, Plan, SubmitChild
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
@@ -95,6 +96,7 @@ class KubernetesCluster:
         ledger: Writes down what pods hold; None where nobody does.
         demand_of: Says what is asked of the endpoints of a snapshot, by uid; by default nobody counts.
         measured_of: Says what the queries answered by which endpoints scale, by uid; by default nobody asks.
+        served_of: Says what engines make of the endpoints of a snapshot, by uid; by default there are none.
         standby: Keeps nodes of pools ready ahead of time; None where nobody does.
         partitions: Has the GPUs of nodes partitioned anew; None where nobody does.
     """
@@ -112,6 +114,7 @@ class KubernetesCluster:
         idle_of: IdleOf = lambda _: None,
         demand_of: Callable[[Snapshot], Mapping[str, Demand]] = lambda _: {},
         measured_of: Callable[[Snapshot], Mapping[str, Measurement]] = lambda _: {},
+        served_of: Callable[[Snapshot], Mapping[str, EngineEndpoint]] = lambda _: {},
         standby: "StandbyController | None" = None,
         partitions: "PartitionController | None" = None,
     ) -> None:
@@ -138,6 +141,7 @@ class KubernetesCluster:
         self._idle_of = idle_of
         self._demand_of = demand_of
         self._measured_of = measured_of
+        self._served_of = served_of
 
     @property
     def view(self) -> Informers:
@@ -172,6 +176,8 @@ class KubernetesCluster:
             seen = replace(seen, unaddressed=unaddressed)
         if measured := self._measured_of(seen):
             seen = replace(seen, measurements=measured)
+        if served := self._served_of(seen):
+            seen = replace(seen, engine_endpoints=served)
         growth, asked = self._outlook(seen.workloads)
         seen = seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
         seen = seen if self._standby is None else self._standby.look(seen, time.time())

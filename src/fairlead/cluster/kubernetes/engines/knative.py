@@ -1,0 +1,101 @@
+"""Knative Serving: a Service whose revisions are named by ours, so that requests can be divided among them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.engines.endpoint_port import (
+    Handover,
+    Version,
+    digest,
+    environment,
+    falsity,
+    labels,
+    metadata,
+)
+from fairlead.cluster.kubernetes.engines.kserve import shell_command
+from fairlead.cluster.kubernetes.engines.port import Object, condition
+from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_name
+from fairlead.cluster.kubernetes.manifests.pods import SERVER_SECURITY, literal, server_resources
+from fairlead.specs.endpoint_engines import EndpointEngine
+from fairlead.state.engine_endpoints import EngineEndpoint
+
+PORT = 8080
+SCALING = "autoscaling.knative.dev"
+
+
+class Knative:
+    """The port to Knative Serving."""
+
+    engine = EndpointEngine.KNATIVE
+    api, kind, plural = "serving.knative.dev/v1", "Service", "services"
+    made = ("serving.knative.dev/v1", "revisions")
+
+    def render(self, handover: Handover) -> Object:
+        """One Service with the template of the target; the revision beside it is there from before."""
+        template = _template(handover, handover.target)
+        traffic = [{"revisionName": template["metadata"]["name"], "percent": handover.percent}]
+        if handover.beside is not None:
+            other = _template(handover, handover.beside)["metadata"]["name"]
+            traffic.append({"revisionName": other, "percent": 100 - handover.percent})
+        return {
+            "apiVersion": self.api,
+            "kind": self.kind,
+            "metadata": metadata(handover, self.engine),
+            "spec": {"template": template, "traffic": traffic},
+        }
+
+    def observe(self, content: Mapping[str, Any], made: Iterable[Mapping[str, Any]]) -> EngineEndpoint:
+        """By its condition, once that is of the object as it is; replicas are those of all revisions."""
+        status = content.get("status") or {}
+        is_current = status.get("observedGeneration") == content["metadata"].get("generation")
+        is_ready = is_current and condition(content, "Ready") is not None
+        message = "" if is_ready or not is_current else falsity(content)
+        running = sum(((each.get("status") or {}).get("actualReplicas") or 0) for each in made)
+        return EngineEndpoint(
+            kind=f"Knative {self.kind}", is_there=True,
+            given=content["metadata"].get("labels", {}).get(names.REVISION, ""), ready=is_ready,
+            url=(status.get("address") or {}).get("url") or status.get("url"), replicas=running, message=message,
+        )  # fmt: skip
+
+
+def _template(handover: Handover, version: Version) -> Object:
+    """The template of a revision. Knative keeps each under its name for good, so the name follows from all of it."""
+    spec = version.spec
+    annotations = {
+        f"{SCALING}/class": f"kpa.{SCALING}",
+        f"{SCALING}/metric": "concurrency",
+        f"{SCALING}/min-scale": str(spec.replicas),
+        f"{SCALING}/max-scale": str(spec.most),
+        f"{SCALING}/target": f"{spec.scale.concurrency:g}",
+        # Of the target, not of a share of it.
+        f"{SCALING}/target-utilization-percentage": "100",
+        f"{SCALING}/window": f"{spec.scale.window_s:g}s",
+        f"{SCALING}/scale-to-zero-pod-retention-period": f"{spec.scale.idle_s:g}s",
+        "serving.knative.dev/progress-deadline": f"{spec.ready_within_s:g}s",
+    }
+    env = environment(version, model=spec.model or "")
+    container: Object = {
+        "name": "user-container",
+        "image": spec.image,
+        "command": shell_command(spec),
+        "env": [{"name": name, "value": literal(value)} for name, value in env.items()],
+        "ports": [{"containerPort": PORT}],
+        "readinessProbe": {"httpGet": {"path": spec.probe_path}, "successThreshold": 1},
+        "resources": server_resources(spec.replica(), handover.device),
+        "securityContext": SERVER_SECURITY,
+    }
+    pod: Object = {
+        "timeoutSeconds": max(1, round(spec.timeout_s)),
+        "containerConcurrency": spec.max_concurrency or 0,
+        "containers": [container],
+    }
+    found: Object = {
+        "metadata": {"labels": labels(handover.workload, version, EndpointEngine.KNATIVE), "annotations": annotations},
+        "spec": pod,
+    }
+    found["metadata"]["name"] = f"{endpoint_name(handover.workload.spec)}-{version.name}-{digest(found)[:5]}"
+    return found
+
+
+DRIVER = Knative()

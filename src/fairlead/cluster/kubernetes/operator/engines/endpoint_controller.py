@@ -1,0 +1,360 @@
+"""Gives each endpoint that has an engine its one object there, keeps it as it is to be, and takes it away again.
+
+Level-triggered and without memory: an object's name follows from its endpoint, what it was last given is written on it,
+and what it is to be given follows from the endpoint's own status. Whoever goes on where another was killed finds both.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.engines.endpoint_port import GIVEN, EndpointDriver, Handover, Version, rendered
+from fairlead.cluster.kubernetes.engines.port import Object
+from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of, missing
+from fairlead.cluster.kubernetes.operator.engines.engine_controller import device_of, models_of
+from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.policy.kinds.serving import detail_of, share_of_canary, spec_of
+from fairlead.specs.endpoint_engines import EndpointEngine
+from fairlead.specs.serving import Serving
+from fairlead.state.engine_endpoints import EngineEndpoint
+from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
+
+# How long nothing is tried again that the API server refused.
+PAUSE_S = 10.0
+# How often pods are asked why an endpoint is not ready, as engines say little of that.
+ASK_EVERY_S = 10.0
+# What of an object is kept.
+KEPT = ("apiVersion", "kind", "status")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """An object of an engine, or what that made of one, without its spec."""
+
+    key: str
+    version: int
+    uid: str
+    endpoint_uid: str
+    content: Mapping[str, Any] = field(compare=False)
+    is_leaving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Caches:
+    """The watches for one engine."""
+
+    driver: EndpointDriver
+    objects: Cache[_Kept]
+    made: Cache[_Kept]
+
+    @property
+    def is_synced(self) -> bool:
+        return self.objects.is_synced and self.made.is_synced
+
+    def of(self, uid: str) -> _Kept | None:
+        return next((each for each in self.objects.all() if each.endpoint_uid == uid), None)
+
+
+class EndpointController:
+    """The hands of the operator where an engine serves an endpoint.
+
+    Args:
+        may_act: Whether we still lead; asked before each request.
+    """
+
+    def __init__(
+        self, client: Client, view: Informers, *, may_act: Callable[[], bool] = lambda: True, idle_s: float = IDLE_S
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._may_act = may_act
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._caches: dict[EndpointEngine, _Caches] = {}
+        self._refused: dict[str, tuple[str, str, float]] = {}
+        self._said: dict[str, str] = {}
+        self._asked: dict[str, float] = {}
+        self._wanted: dict[str, Workload[Serving]] = {}
+        self._is_behind = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether something is still to be done, or asked."""
+        return self._is_behind
+
+    def stop(self) -> None:
+        """End all watches."""
+        for each in self._caches.values():
+            each.objects.stop()
+            each.made.stop()
+
+    def look(self, seen: Snapshot) -> Mapping[str, EngineEndpoint]:
+        """Return what engines say of the endpoints of a snapshot, by uid."""
+        found = {}
+        for endpoint in _endpoints(seen):
+            assert endpoint.spec.engine is not None
+            found[endpoint.uid] = self._look(endpoint, self._watch(endpoint.spec.engine))
+        return found
+
+    def _look(self, endpoint: Workload[Serving], caches: _Caches) -> EngineEndpoint:
+        kind = caches.driver.kind
+        if not caches.is_synced:
+            problem = self._problem(caches)
+            # Where nobody has looked yet it may be there.
+            return EngineEndpoint(kind=kind, is_there=problem is None, message=problem or "")
+        there = caches.of(endpoint.uid)
+        with self._lock:
+            refused = self._refused.get(endpoint.uid)
+            said = self._said.get(endpoint.uid, "")
+        if there is None:
+            return EngineEndpoint(kind=kind, message="" if refused is None else refused[1])
+        made = [each.content for each in caches.made.all() if each.endpoint_uid == endpoint.uid]
+        told = caches.driver.observe(there.content, made)
+        if refused is not None and refused[0] != _given(there):
+            return replace(told, ready=False, message=refused[1])
+        return told if told.ready or not said else replace(told, message=said)
+
+    def act(self, agent: Agent, seen: Snapshot) -> None:
+        """Give out what is to be done by a snapshot."""
+        is_behind = False
+        wanted = {each.uid: each for each in _endpoints(seen)}
+        with self._lock:
+            self._wanted = wanted
+            self._refused = {uid: each for uid, each in self._refused.items() if uid in wanted}
+            self._said = {uid: each for uid, each in self._said.items() if uid in wanted}
+            self._asked = {uid: each for uid, each in self._asked.items() if uid in wanted}
+        for uid, endpoint in wanted.items():
+            assert endpoint.spec.engine is not None
+            caches = self._watch(endpoint.spec.engine)
+            if not caches.is_synced:
+                is_behind = True
+                continue
+            there = caches.of(uid)
+            name = f"{endpoint.spec.engine} {endpoint.spec.team}/{endpoint.spec.name}"
+            if not _is_to_run(endpoint):
+                if there is not None and not there.is_leaving:
+                    agent.submit(uid, f"delete {name}", partial(self._delete, caches, there))
+                continue
+            content = self._content(endpoint)
+            if content is None:
+                continue
+            refused = self._refused.get(uid)
+            given = content["metadata"]["annotations"][GIVEN]
+            is_waiting = refused is not None and refused[0] == given and time.monotonic() < refused[2]
+            if there is None or (_given(there) != given and not there.is_leaving):
+                is_behind = True
+                if not is_waiting:
+                    agent.submit(uid, f"give {name}", partial(self._write, uid))
+            elif there.is_leaving:
+                is_behind = True
+            elif self._look(endpoint, caches).ready:
+                with self._lock:
+                    self._said.pop(uid, None)
+            else:
+                is_behind = True
+                if time.monotonic() - self._asked.get(uid, 0.0) >= ASK_EVERY_S:
+                    self._asked[uid] = time.monotonic()
+                    agent.submit(uid, f"ask why {name} is not ready", partial(self._ask, endpoint))
+        self._is_behind = is_behind
+
+    def _content(self, endpoint: Workload[Serving]) -> Object | None:
+        """Return an endpoint's object as it is to be; None where it was not judged yet."""
+        engine = endpoint.spec.engine
+        handover = handover_of(endpoint)
+        if engine is None or handover is None:
+            return None
+        nodes = self._view.nodes.all()
+        replica = handover.target.spec.replica()
+        models = models_of(replica, nodes)
+        if models is None:
+            # Of GPUs that no node has by its labels none could be found; which they are is told by kube-scheduler.
+            models = ()
+        return rendered(endpoint_driver_of(engine), replace(handover, device=device_of(replica, nodes), models=models))
+
+    def _write(self, uid: str) -> None:
+        """Give an engine what it is to have by now."""
+        with self._lock:
+            endpoint = self._wanted.get(uid)
+        if endpoint is None or endpoint.spec.engine is None or not _is_to_run(endpoint) or not self._may_act():
+            return
+        content = self._content(endpoint)
+        if content is None:
+            return
+        caches, given = self._caches[endpoint.spec.engine], content["metadata"]["annotations"][GIVEN]
+        path = _path(caches.driver, endpoint.spec.team, content["metadata"]["name"])
+        try:
+            problem = self._taken(path, endpoint)
+            answer = None if problem is not None else self._client.apply(path, content)
+        except ApiError as error:
+            phase, problem = refusals.explain(error, endpoint.spec.team, kind=content["kind"])
+            if phase is None:
+                raise
+            answer = None
+        with self._lock:
+            self._refused.pop(uid, None)
+            if problem is not None:
+                self._refused[uid] = (given, problem, time.monotonic() + PAUSE_S)
+        if answer is not None:
+            caches.objects.put(answer)
+        self._view.wake()
+
+    def _taken(self, path: str, endpoint: Workload[Serving]) -> str | None:
+        """Tell that somebody else's object has the name; None where none has."""
+        try:
+            there = self._client.get(path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+        owner = (there["metadata"].get("labels") or {}).get(names.ENDPOINT_UID)
+        if owner == endpoint.uid:
+            return None
+        kind, name = there["kind"], there["metadata"]["name"]
+        if owner is not None:
+            return f"the {kind} {name} of an endpoint that had the name before is on its way out"
+        return f"a {kind} named {name} is there that Fairlead did not create; delete it, or give another name"
+
+    def _delete(self, caches: _Caches, there: _Kept) -> None:
+        if not self._may_act():
+            return
+        namespace, _, name = there.key.partition("/")
+        # It stays until all of its pods are gone.
+        options = {"propagationPolicy": "Foreground", "preconditions": {"uid": there.uid}}
+        try:
+            content = self._client.delete(_path(caches.driver, namespace, name), options)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return
+        if content.get("kind") == caches.driver.kind and "deletionTimestamp" in content["metadata"]:
+            caches.objects.put(content)
+
+    def _ask(self, endpoint: Workload[Serving]) -> None:
+        """Take what is wrong with the newest pod that is not ready, which says more than engines do."""
+        query = {"labelSelector": f"{names.ENDPOINT_UID}={endpoint.uid}"}
+        pods = self._client.items(f"/api/v1/namespaces/{endpoint.spec.team}/pods", query)
+        said = ""
+        for pod in sorted(pods, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+            said = trouble_of(pod) or said
+        with self._lock:
+            before = self._said.get(endpoint.uid, "")
+            self._said[endpoint.uid] = said
+        if said != before:
+            self._view.wake()
+
+    def _watch(self, engine: EndpointEngine) -> _Caches:
+        found = self._caches.get(engine)
+        if found is None:
+            driver = endpoint_driver_of(engine)
+            query = {"labelSelector": f"{names.ENGINE}={engine.value},{names.ENDPOINT_UID}"}
+
+            def cache(api: str, plural: str) -> Cache[_Kept]:
+                return Cache(
+                    self._client, f"/apis/{api}/{plural}", _read, lambda *_: self._view.wake(),
+                    synced=self._view.wake, query=query, idle_s=self._idle_s,
+                )  # fmt: skip
+
+            found = _Caches(driver=driver, objects=cache(driver.api, driver.plural), made=cache(*driver.made))
+            self._caches[engine] = found
+            found.objects.start()
+            found.made.start()
+        return found
+
+    def _problem(self, caches: _Caches) -> str | None:
+        """Tell what a cluster lacks for an engine, or does not grant; None where nothing is known to be missing."""
+        driver = caches.driver
+        for cache, kind, api in (
+            (caches.objects, driver.kind, driver.api),
+            (caches.made, driver.made[1], driver.made[0]),
+        ):
+            trouble = None if cache.is_synced else cache.trouble
+            if isinstance(trouble, ApiError) and trouble.status == 404:
+                return missing(driver.engine, kind, api)
+            if isinstance(trouble, ApiError) and trouble.status == 403:
+                return f"the operator may not watch {kind} ({api}): `fairlead install` gives it the right"
+        return None
+
+
+def handover_of(endpoint: Workload[Serving]) -> Handover | None:
+    """Return what an engine is to serve of an endpoint, by its status; None where it was not judged yet."""
+    detail = detail_of(endpoint)
+    target = detail.revision(detail.target)
+    if target is None:
+        return None
+    # How many and by what they scale is of the spec as it is now; all else is the revision's.
+    spec = spec_of(target)
+    spec = replace(
+        spec, replicas=endpoint.spec.replicas, most_replicas=endpoint.spec.most_replicas, scale=endpoint.spec.scale
+    )
+    handover = Handover(workload=endpoint, target=Version(name=target.name, spec=spec))
+    trial = detail.canary
+    old = None if trial is None else detail.revision(trial.old)
+    if trial is None or old is None or endpoint.spec.canary is None:
+        return handover
+    percent = round(share_of_canary(endpoint.spec, trial) * 100)
+    return replace(handover, beside=Version(name=old.name, spec=spec_of(old)), percent=percent)
+
+
+def trouble_of(pod: Mapping[str, Any]) -> str:
+    """Return why a pod is not ready, as a clause; empty where it is, or nobody says."""
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    for each in status.get("conditions") or ():
+        if each.get("type") == "PodScheduled" and each.get("status") == "False":
+            return f"kube-scheduler finds no place for {name}: {_clause(each.get('message'))}"
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        state = each.get("state") or {}
+        waiting = state.get("waiting") or {}
+        ended = (each.get("lastState") or {}).get("terminated") or state.get("terminated") or {}
+        if ended.get("exitCode"):
+            return f"{each['name']} of {name} ended with exit code {ended['exitCode']}"
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return f"{each['name']} of {name} waits: {_clause(waiting.get('message') or waiting['reason'])}"
+        if not each.get("ready") and "running" in state:
+            return f"{each['name']} of {name} runs and does not answer its probe yet"
+    return ""
+
+
+def _clause(text: object) -> str:
+    return " ".join(str(text or "it does not say why").split()).rstrip(".")[:400]
+
+
+def _endpoints(seen: Snapshot) -> list[Workload[Serving]]:
+    found = [each for each in seen.parents if isinstance(each.spec, Serving) and each.spec.engine is not None]
+    return cast("list[Workload[Serving]]", found)
+
+
+def _is_to_run(endpoint: Workload[Serving]) -> bool:
+    return endpoint.intent is Intent.RUN and endpoint.status.phase is Phase.RUNNING
+
+
+def _given(there: _Kept) -> str | None:
+    found: str | None = (there.content["metadata"].get("annotations") or {}).get(GIVEN)
+    return found
+
+
+def _path(driver: EndpointDriver, namespace: str, name: str) -> str:
+    return f"/apis/{driver.api}/namespaces/{namespace}/{driver.plural}/{name}"
+
+
+def _read(content: dict[str, Any]) -> _Kept | None:
+    metadata = content["metadata"]
+    uid = (metadata.get("labels") or {}).get(names.ENDPOINT_UID)
+    if uid is None:
+        return None
+    about = {name: metadata.get(name) for name in ("name", "namespace", "generation", "labels", "annotations")}
+    return _Kept(
+        key=f"{metadata['namespace']}/{metadata['name']}",
+        version=int(metadata["resourceVersion"]),
+        uid=str(metadata["uid"]),
+        endpoint_uid=str(uid),
+        content={"metadata": about, **{name: content.get(name) for name in KEPT}},
+        is_leaving="deletionTimestamp" in metadata,
+    )
