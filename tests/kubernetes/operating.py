@@ -3,7 +3,7 @@
 import threading
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,6 +24,7 @@ from fairlead.specs.training import Training
 from fairlead.state.snapshot import Phase, Workload
 from tests.kubernetes.audit import token_of
 from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.engines import await_served
 from tests.waiting import until
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -117,3 +118,44 @@ def await_kinds(plane: ControlPlane) -> None:
             time.sleep(0.2)
         else:
             break
+
+
+@contextmanager
+def loosely_defined(plane: ControlPlane, kinds: Iterable[tuple[str, str, str]]) -> Iterator[None]:
+    """Kinds of others that take anything, each by its API's group and version, its name and its plural."""
+    paths = []
+    for api, kind, plural in kinds:
+        group, _, version = api.partition("/")
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        content = {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": f"{plural}.{group}",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+            },
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+                "versions": [
+                    {
+                        "name": version,
+                        "served": True,
+                        "storage": True,
+                        "schema": {"openAPIV3Schema": schema},
+                        "subresources": {"status": {}},
+                    }
+                ],
+            },
+        }
+        path = f"{DEFINITIONS}/{plural}.{group}"
+        plane.request("PATCH", f"{path}?fieldManager=test&force=true", content, kind="apply-patch+yaml")
+        paths.append((path, f"/apis/{api}/{plural}"))
+    for _, served in paths:
+        await_served(plane, served)
+    try:
+        yield
+    finally:
+        for path, _ in paths:
+            plane.request("DELETE", path)

@@ -15,9 +15,8 @@ from fairlead.specs.engines import Engine
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase
-from tests.kubernetes.operating import DEFINITIONS, comes_to, gang, operating
+from tests.kubernetes.operating import comes_to, gang, loosely_defined, operating
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.engines import await_served
 from tests.waiting import until
 
 DRIVERS = [driver_of(each) for each in Engine]
@@ -31,41 +30,9 @@ OTHERS = (
 @pytest.fixture(scope="module")
 def kinds(plane: ControlPlane) -> Iterator[None]:
     """Kinds of all engines that take anything; what they really take, long tests tell."""
-    paths = []
     named = [(each.api, each.kind, each.plural) for each in DRIVERS if each.engine is not Engine.KUEUE]
-    for api, kind, plural in [*named, *OTHERS]:
-        group, _, version = api.partition("/")
-        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        content = {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {
-                "name": f"{plural}.{group}",
-                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
-            },
-            "spec": {
-                "group": group,
-                "scope": "Namespaced",
-                "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
-                "versions": [
-                    {
-                        "name": version,
-                        "served": True,
-                        "storage": True,
-                        "schema": {"openAPIV3Schema": schema},
-                        "subresources": {"status": {}},
-                    }
-                ],
-            },
-        }
-        path = f"{DEFINITIONS}/{plural}.{group}"
-        plane.request("PATCH", f"{path}?fieldManager=test&force=true", content, kind="apply-patch+yaml")
-        paths.append((path, f"/apis/{api}/{plural}"))
-    for _, served in paths:
-        await_served(plane, served)
-    yield
-    for path, _ in paths:
-        plane.request("DELETE", path)
+    with loosely_defined(plane, [*named, *OTHERS]):
+        yield
 
 
 def handed(namespace: str, to: Engine, **changes: Any) -> Training:

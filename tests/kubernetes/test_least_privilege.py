@@ -104,7 +104,8 @@ def asked(plane: ControlPlane) -> list[Asked]:
 
 def a_run_from_its_first_pod_to_its_last(plane: ControlPlane, client: Client) -> None:
     """A run as `kubectl apply` makes it, so that the operator has to add what the command line would have."""
-    spec = {"run": "work", "nodes": 2, "image": "python:3.12", "retry": {"backoff": "0.1s"}}
+    spec: dict[str, Any] = {"run": "work", "nodes": 2, "image": "python:3.12", "retry": {"backoff": "0.1s"}}
+    spec["resources"] = {"memory": "auto"}
     refused: list[str] = []
 
     def choose(method: str, path: str) -> Fault:

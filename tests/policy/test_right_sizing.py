@@ -21,6 +21,7 @@ from fairlead.state.snapshot import (
     Pod,
     PodPhase,
     RankExit,
+    Recommendation,
     Requests,
     Snapshot,
     Status,
@@ -72,6 +73,26 @@ def test_a_run_asks_for_the_most_that_its_last_runs_used_and_a_margin() -> None:
         "memory 2.41 GiB: 1.2 times what train used in its last 3 runs; "
         "0.6 CPU: 1.2 times its busiest minute in its last 3 runs, 0.5"
     )
+
+
+def recommending(memory_bytes: int | None, cpu_milli: int | None, *, name: str = "train") -> Recommendation:
+    return Recommendation(team="default", name=name, by="it", memory_bytes=memory_bytes, cpu_milli=cpu_milli)
+
+
+def test_of_what_was_used_and_what_is_recommended_the_larger_counts_and_both_are_told() -> None:
+    found = requests_of(asking("train-2"), (used(GIB),), (node(),), (recommending(2 * GIB, 100),))
+    assert (found.memory_bytes, found.cpu_milli) == (2272 * MIB, 600)
+    assert found.why == (
+        "memory 2.22 GiB: 1.1 times what it recommends "
+        "(rather than 1.2 GiB, 1.2 times what train used in its last run); "
+        "0.6 CPU: 1.2 times its busiest minute in its last run, 0.5 (rather than 0.2 CPU, 1.1 times what it recommends)"
+    )
+
+
+def test_what_is_recommended_for_others_or_says_nothing_leaves_the_defaults() -> None:
+    found = requests_of(asking(), (), (node(),), (recommending(GIB, 100, name="other"), recommending(None, None)))
+    assert (found.memory_bytes, found.cpu_milli) == (None, None)
+    assert found.why == "it says nothing of what train leaves open, so that it gets the defaults"
 
 
 def test_what_is_long_ago_or_of_others_does_not_count() -> None:

@@ -42,6 +42,7 @@ from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import GpuTelemetry
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.runs.log_archive import LogArchive
 from fairlead.cluster.kubernetes.operator.runs.progress_polling import Listener
+from fairlead.cluster.kubernetes.operator.runs.vertical_recommendations import recommended_for
 from fairlead.cluster.kubernetes.operator.teams.pool_controller import PoolKeeper
 from fairlead.cluster.kubernetes.operator.teams.team_controller import TeamKeeper
 from fairlead.cluster.prometheus import PrometheusReader
@@ -172,6 +173,7 @@ class Operator:
             view=self.view,
             ledger=self.ledger,
             idle_of=self._gpus.idle_of,
+            recommended_of=lambda runs: recommended_for(client, runs, settings.watch_namespace),
             standby=self._standby if settings.watch_namespace is None else None,
             partitions=self._partitions if settings.watch_namespace is None else None,
             namespace=settings.watch_namespace,

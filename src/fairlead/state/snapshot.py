@@ -493,6 +493,23 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """The needs of a pod, as somebody else has found them from what pods of the same program use.
+
+    Attributes:
+        name: Of the kind of runs that it is meant for.
+        by: Whose it is, to be named to people.
+        memory_bytes, cpu_milli: None where nothing is said of it.
+    """
+
+    team: str
+    name: str
+    by: str
+    memory_bytes: int | None = None
+    cpu_milli: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
     """Micro-dollars that were spent up to now.
 
@@ -529,6 +546,7 @@ class Snapshot:
         pools: Those that are to have nodes ahead of time, with the demand for them.
         standby: The nodes that they are to have, as it was decided last.
         partitioned: Nodes whose GPUs may be partitioned anew.
+        recommended: For kinds of runs of which one is still to be given what it asks for.
     """
 
     nodes: tuple[Node, ...]
@@ -549,3 +567,4 @@ class Snapshot:
     pools: "tuple[PoolDemand, ...]" = ()
     standby: "tuple[Standby, ...]" = ()
     partitioned: "tuple[PartitionedNode, ...]" = ()
+    recommended: tuple[Recommendation, ...] = ()

@@ -343,7 +343,7 @@ def _sized(run: AnyWorkload, snapshot: Snapshot) -> AnyWorkload:
     """The run with what it would ask for by what others of its kind used, which the pass before its start decides."""
     if not is_leaf(run) or not is_unsized(run):
         return run
-    requests = requests_of(run.spec, snapshot.completed, snapshot.nodes)
+    requests = requests_of(run.spec, snapshot.completed, snapshot.nodes, snapshot.recommended)
     return replace(run, spec=with_requests(run.spec, requests), status=replace(run.status, requests=requests))
 
 

@@ -32,6 +32,8 @@ FAMILY = f"{DOMAIN}/family"
 POOL = f"{DOMAIN}/pool"
 # On a node: to which layout of its GPUs it is on its way since when, and when layouts failed there.
 PARTITIONING, PARTITIONS_FAILED = f"{DOMAIN}/partitioning", f"{DOMAIN}/partitions-failed"
+# On a VerticalPodAutoscaler: the name of the runs that it is meant for.
+SIZES = f"{DOMAIN}/sizes"
 # On the costs of a day: whose they are.
 COSTS = f"{DOMAIN}/costs"
 PLACEHOLDER_CLASS = "fairlead-placeholder"

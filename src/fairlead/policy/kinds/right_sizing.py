@@ -4,10 +4,13 @@ The greatest use of the last few runs counts, not a mean: a run that lacks memor
 more than what the margin holds. It is 1.2 times that, about the margin of Kubernetes' vertical autoscaler (1.15 over
 the 90th percentile of peaks). A run that is killed at its limit gets half as much again, which asks for at most 1.5
 times what it needs and finds any need in few starts.
+
+A recommendation of Kubernetes' vertical autoscaler is one more source: the larger counts. Its target is 1.15 times the
+90th percentile of peaks, and a tenth of peaks may lie above that, so that it gets a margin of its own on top.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fairlead.policy.placement.placement import why_never
@@ -15,10 +18,22 @@ from fairlead.policy.queue.durations import kind_of
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Completed, Node, Phase, Pod, Requests, Usage, Workload, with_requests
+from fairlead.state.snapshot import (
+    Completed,
+    Node,
+    Phase,
+    Pod,
+    Recommendation,
+    Requests,
+    Snapshot,
+    Usage,
+    Workload,
+    with_requests,
+)
 from fairlead.text.quantities import describe_cpu, describe_memory, plural
 
 MARGIN = 1.2
+RECOMMENDED_MARGIN = 1.1
 LAST_RUNS = 5
 MORE_AFTER_KILL = 1.5
 MIB = 1024**2
@@ -33,41 +48,78 @@ def is_unsized(workload: Workload) -> bool:
     return workload.spec.resources.is_auto and status.requests is None and status.phase is Phase.PENDING
 
 
-def size(workload: Workload, completed: Sequence[Completed], nodes: Sequence[Node]) -> Change | None:
+def size(workload: Workload, snapshot: Snapshot) -> Change | None:
     """Give a run what it asks for; None for one that needs nothing of that."""
     if not is_unsized(workload):
         return None
-    requests = requests_of(workload.spec, completed, nodes)
+    requests = requests_of(workload.spec, snapshot.completed, snapshot.nodes, snapshot.recommended)
     reason = Reason(code=Code.SIZED, message=requests.why)
     status = replace(workload.status, requests=requests)
     event = Event(type=Code.SIZED.value, reason=reason)
     return Change(workload_uid=workload.uid, version=workload.version, status=status, event=event)
 
 
-def requests_of(spec: Training, completed: Sequence[Completed], nodes: Sequence[Node]) -> Requests:
-    """Return what a run asks for by what runs of its kind used, as many ranks on a node as it has."""
-    ranks = spec.ranks_on_each_node
+def requests_of(
+    spec: Training,
+    completed: Sequence[Completed],
+    nodes: Sequence[Node],
+    recommended: Sequence[Recommendation] = (),
+) -> Requests:
+    """Return what a run asks for by what runs of its kind used, as many ranks on a node as it has, and by what is
+    recommended for them: the larger of both."""
+    ranks, (team, name) = spec.ranks_on_each_node, kind_of(spec)
     alike = sorted(
-        ((run.at, run.used) for run in completed if run.used is not None and kind_of(run) == kind_of(spec)),
+        ((run.at, run.used) for run in completed if run.used is not None and kind_of(run) == (team, name)),
         key=lambda found: found[0],
     )
     used = [each for _, each in alike if each.ranks == ranks][-LAST_RUNS:]
-    name = kind_of(spec)[1]
-    if not used:
+    meant = [each for each in recommended if (each.team, each.name) == (team, name)]
+    if not used and not meant:
         return Requests(why=f"no earlier run of {name} has told what it uses, so that it gets the defaults")
     runs = "its last run" if len(used) == 1 else f"its last {plural(len(used), 'run')}"
-    memory = cpu = None
+    memory, cpu = list[_Source](), list[_Source]()
+    if used:
+        most, busiest = max(each.memory_bytes for each in used), max(1, *(each.cpu_milli for each in used), 0)
+        bytes_ = _memory(MARGIN * most, most, nodes)
+        memory.append((bytes_, f"{bytes_ / most:.2g} times what {name} used in {runs}"))
+        busy = f"{MARGIN:g} times its busiest minute in {runs}, {busiest / 1000:.2g}"
+        cpu.append((_cpu(MARGIN * busiest, busiest, nodes), busy))
+    for each in meant:
+        says = f"{RECOMMENDED_MARGIN:g} times what {each.by} recommends"
+        if each.memory_bytes:
+            memory.append((_memory(RECOMMENDED_MARGIN * each.memory_bytes, each.memory_bytes, nodes), says))
+        if each.cpu_milli:
+            cpu.append((_cpu(RECOMMENDED_MARGIN * each.cpu_milli, each.cpu_milli, nodes), says))
     said = []
-    if spec.resources.memory_auto:
-        most = max(each.memory_bytes for each in used)
-        memory = _within(_rounded(MARGIN * most), most, [node.memory_bytes for node in nodes], MIB)
-        said.append(f"memory {describe_memory(memory)}: {memory / most:.2g} times what {name} used in {runs}")
-    if spec.resources.cpu_auto:
-        most = max(1, max(each.cpu_milli for each in used))
-        wanted = max(LEAST_CPU_MILLI, math.ceil(MARGIN * most / 100) * 100)
-        cpu = _within(wanted, most, [node.cpu_milli for node in nodes], 1)
-        said.append(f"{describe_cpu(cpu)}: {MARGIN:g} times its busiest minute in {runs}, {most / 1000:.2g}")
-    return Requests(memory_bytes=memory, cpu_milli=cpu, why="; ".join(said))
+    if spec.resources.memory_auto and memory:
+        said.append(f"memory {_largest(memory, describe_memory)}")
+    if spec.resources.cpu_auto and cpu:
+        said.append(_largest(cpu, describe_cpu))
+    return Requests(
+        memory_bytes=max(memory)[0] if spec.resources.memory_auto and memory else None,
+        cpu_milli=max(cpu)[0] if spec.resources.cpu_auto and cpu else None,
+        why="; ".join(said) or f"{meant[0].by} says nothing of what {name} leaves open, so that it gets the defaults",
+    )
+
+
+_Source = tuple[int, str]
+"""An amount, and where it comes from."""
+
+
+def _largest(sources: Sequence[_Source], describe: Callable[[int], str]) -> str:
+    """Say the largest amount and its source, and those that were less."""
+    chosen, *less = sorted(sources, key=lambda source: -source[0])
+    others = "".join(f" (rather than {describe(amount)}, {why})" for amount, why in less)
+    return f"{describe(chosen[0])}: {chosen[1]}{others}"
+
+
+def _memory(wanted_bytes: float, used_bytes: int, nodes: Sequence[Node]) -> int:
+    return _within(_rounded(wanted_bytes), used_bytes, [node.memory_bytes for node in nodes], MIB)
+
+
+def _cpu(wanted_milli: float, used_milli: int, nodes: Sequence[Node]) -> int:
+    wanted = max(LEAST_CPU_MILLI, math.ceil(wanted_milli / 100) * 100)
+    return _within(wanted, used_milli, [node.cpu_milli for node in nodes], 1)
 
 
 def more_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | None:

@@ -44,7 +44,7 @@ def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: fl
             return _settle(workload, pods, now)
     if intent is not Intent.RUN:
         return _obey(workload, live, now)
-    sized = size(workload, snapshot.completed, snapshot.nodes) if workload.spec.resources.is_auto else None
+    sized = size(workload, snapshot) if workload.spec.resources.is_auto else None
     if sized is not None:
         return sized
     deadline = _deadline(workload, live, now)

@@ -11,6 +11,7 @@ from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autosc
 from fairlead.cluster.kubernetes.operator.pods.pod_status import stray
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.cluster.kubernetes.operator.runs.vertical_recommendations import read_recommendations
 from fairlead.state.snapshot import Pod, Snapshot
 
 
@@ -35,8 +36,11 @@ class OneShotSnapshot:
                 runs.put(content)
         # A run that is not there yet may wait for nodes as well, so they are asked for whoever waits.
         growth = Autoscalers(self._client).ask(time.time())
-        rules = rules_there(self._client)
-        return KubernetesCluster(self._client, view=view, rules=rules, outlook=lambda _: (growth, ())).snapshot()
+        rules, recommended = rules_there(self._client), read_recommendations(self._client, None)
+        cluster = KubernetesCluster(
+            self._client, view=view, rules=rules, outlook=lambda _: (growth, ()), recommended_of=lambda _: recommended
+        )
+        return cluster.snapshot()
 
     def pods(self, found: TrainingObject) -> tuple[Pod, ...]:
         """The pods of a run: its latest gang, and what is there of earlier ones."""

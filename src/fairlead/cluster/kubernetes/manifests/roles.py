@@ -85,6 +85,7 @@ OPERATOR_RULES: Rules = [
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
     rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods, and who serves
     rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
+    rule("autoscaling.k8s.io", ("verticalpodautoscalers",), ("list",)),  # what those recommend whom a label names
     rule("", ("configmaps",), ("list", "watch"), ACCESS_KEYS),  # hashes of keys, which gateways ask for
     rule("", ("configmaps",), ("get",), AUTOSCALER_STATUS),  # whether the Cluster Autoscaler is there
     rule("", ("events",), ("list",)),  # what an autoscaler says of a placeholder, and kubelet of a pod

@@ -56,7 +56,18 @@ from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.measurements import Measurement
 from fairlead.state.plan import Change, ChildIntent, Plan, SubmitChild
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Pod, PodPhase, Progress, Snapshot, Workload, is_leaf
+from fairlead.state.snapshot import (
+    AnyWorkload,
+    Intent,
+    Phase,
+    Pod,
+    PodPhase,
+    Progress,
+    Recommendation,
+    Snapshot,
+    Workload,
+    is_leaf,
+)
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
@@ -97,6 +108,7 @@ class KubernetesCluster:
         demand_of: Says what is asked of the endpoints of a snapshot, by uid; by default nobody counts.
         measured_of: Says what the queries answered by which endpoints scale, by uid; by default nobody asks.
         served_of: Says what engines make of the endpoints of a snapshot, by uid; by default there are none.
+        recommended_of: Says what is recommended for these runs; by default nobody is asked.
         standby: Keeps nodes of pools ready ahead of time; None where nobody does.
         partitions: Has the GPUs of nodes partitioned anew; None where nobody does.
     """
@@ -115,6 +127,7 @@ class KubernetesCluster:
         demand_of: Callable[[Snapshot], Mapping[str, Demand]] = lambda _: {},
         measured_of: Callable[[Snapshot], Mapping[str, Measurement]] = lambda _: {},
         served_of: Callable[[Snapshot], Mapping[str, EngineEndpoint]] = lambda _: {},
+        recommended_of: Callable[[Iterable[Workload]], tuple[Recommendation, ...]] = lambda _: (),
         standby: "StandbyController | None" = None,
         partitions: "PartitionController | None" = None,
     ) -> None:
@@ -142,6 +155,7 @@ class KubernetesCluster:
         self._demand_of = demand_of
         self._measured_of = measured_of
         self._served_of = served_of
+        self._recommended_of = recommended_of
 
     @property
     def view(self) -> Informers:
@@ -178,6 +192,8 @@ class KubernetesCluster:
             seen = replace(seen, measurements=measured)
         if served := self._served_of(seen):
             seen = replace(seen, engine_endpoints=served)
+        if recommended := self._recommended_of(seen.workloads):
+            seen = replace(seen, recommended=recommended)
         growth, asked = self._outlook(seen.workloads)
         seen = seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
         seen = seen if self._standby is None else self._standby.look(seen, time.time())
