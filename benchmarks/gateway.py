@@ -124,17 +124,23 @@ def main() -> None:
 
 def measure(directory: Path, requests: int, connections: int, rounds: int) -> dict[str, list[Took]]:
     """All rounds of all doors that are there."""
-    backend, *ports = free_ports(6)
+    backend, *ports = free_ports(7)
     took: dict[str, list[Took]] = {}
     with ExitStack() as running:
         running.enter_context(started(*own("replica", backend), port=backend))
-        doors: dict[str, tuple[psutil.Process | None, int, str]] = {"direct": (None, backend, PATH[2:])}
-        for name, log in (("fairlead", None), ("fairlead, no log", "none")):
+        doors: dict[str, tuple[list[psutil.Process], int, str]] = {"direct": ([], backend, PATH[2:])}
+        haproxy = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+        kinds: list[tuple[str, list[str]]] = [("fairlead", []), ("fairlead, no log", ["--access-log", "none"])]
+        if haproxy is not None:
+            kinds.append(("fairlead, haproxy", ["--haproxy", haproxy]))
+        for name, options in kinds:
             place = directory / name.replace(", ", "-").replace(" ", "-")
-            process = running.enter_context(started(*gateway(place, ports[0], backend, log), port=ports[0]))
-            doors[name] = (process, ports.pop(0), PATH)
+            process = running.enter_context(started(*gateway(place, ports[0], backend), *options, port=ports[0]))
+            doors[name] = ([process], ports.pop(0), PATH)
+            if "--haproxy" in options:
+                doors[name][0].append(_haproxy_of(process, place))
         process = running.enter_context(started(*own("aiohttp", ports[0], backend), port=ports[0]))
-        doors["aiohttp"] = (process, ports.pop(0), PATH)
+        doors["aiohttp"] = ([process], ports.pop(0), PATH)
         for name, text, words in (("nginx", NGINX, ("-c",)), ("haproxy", HAPROXY, ("-db", "-q", "-f"))):
             program = shutil.which(name)
             port = ports.pop(0)
@@ -144,14 +150,14 @@ def measure(directory: Path, requests: int, connections: int, rounds: int) -> di
             place.mkdir()
             (place / "conf").write_text(text.format(directory=place, port=port, backend=backend))
             process = running.enter_context(started(program, *words, str(place / "conf"), port=port))
-            doors[name] = (_worker(process), port, PATH)
+            doors[name] = ([_worker(process)], port, PATH)
         for number in range(rounds + 1):  # the first one is for warming up
-            for name, (process_of, port, path) in doors.items():
-                before = _processor_s(process_of)
+            for name, (processes, port, path) in doors.items():
+                before = _processor_s(processes)
                 begun = time.perf_counter()
                 latencies = asyncio.run(ask(port, path, requests, connections))
                 lasted = time.perf_counter() - begun
-                cpu_us = (_processor_s(process_of) - before) / requests * 1e6
+                cpu_us = (_processor_s(processes) - before) / requests * 1e6
                 latencies.sort()
                 if number:
                     p50, p99 = latencies[len(latencies) // 2], latencies[int(len(latencies) * 0.99)]
@@ -162,20 +168,20 @@ def measure(directory: Path, requests: int, connections: int, rounds: int) -> di
 def measure_idle(directory: Path, services: int) -> dict[str, Any]:
     """Processor and memory of a gateway with services that nobody asks for."""
     (port,) = free_ports(1)
-    with started(*gateway(directory / "idle", port, 9, None, services=services), port=port) as process:
-        before, begun = _processor_s(process), time.perf_counter()
+    with started(*gateway(directory / "idle", port, 9, services=services), port=port) as process:
+        before, begun = _processor_s([process]), time.perf_counter()
         time.sleep(IDLE_FOR_S)
-        percent = (_processor_s(process) - before) / (time.perf_counter() - begun) * 100
+        percent = (_processor_s([process]) - before) / (time.perf_counter() - begun) * 100
         return {"services": services, "cpu_percent": percent, "rss_mb": process.memory_info().rss / 1e6}
 
 
-def gateway(directory: Path, port: int, backend: int, log: str | None, *, services: int = 1) -> list[str]:
+def gateway(directory: Path, port: int, backend: int, *, services: int = 1) -> list[str]:
     """The command of a gateway; the services are all alike, and the first is `m`."""
     directory.mkdir()
     names = ["m", *(f"m{number}" for number in range(1, services))]
     told = {
         name: {
-            "path": f"/{name}", "hosts": [f"{name}.localhost"], "keys": [], "timeout_s": 60, "idempotent": False,
+            "path": f"/{name}", "hosts": [f"{name}.localhost"], "keys": None, "timeout_s": 60, "idempotent": False,
             "max_concurrency": None, "max_queue": 100, "failure": None,
             "revisions": [
                 {"name": "r1", "weight": 1, "shadow": False,
@@ -185,8 +191,7 @@ def gateway(directory: Path, port: int, backend: int, log: str | None, *, servic
         for name in names
     }  # fmt: skip
     (directory / "routes.json").write_text(json.dumps({"version": 1, "services": told}))
-    argv = [sys.executable, "-m", "fairlead.gateway", "--directory", str(directory), "--port", str(port)]
-    return [*argv, "--access-log", log] if log is not None else argv
+    return [sys.executable, "-m", "fairlead.gateway", "--directory", str(directory), "--port", str(port)]
 
 
 def own(what: str, port: int, backend: int = 0) -> list[str]:
@@ -331,11 +336,20 @@ def _worker(process: psutil.Process) -> psutil.Process:
     return children[0] if children else process
 
 
-def _processor_s(process: psutil.Process | None) -> float:
-    if process is None:
-        return 0.0
-    times = process.cpu_times()
-    return float(times.user + times.system)
+def _haproxy_of(gateway: psutil.Process, directory: Path) -> psutil.Process:
+    """The haproxy of a gateway, once it passes requests on."""
+    deadline = time.monotonic() + STARTS_WITHIN_S
+    told = directory / "proxy.json"
+    while not (told.exists() and json.loads(told.read_text())["held"] == {}):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"haproxy does not run: {told.read_text() if told.exists() else 'nothing is told'}")
+        time.sleep(0.05)
+    (process,) = gateway.children()
+    return process
+
+
+def _processor_s(processes: list[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def _listens(port: int) -> bool:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.gateway import door as door_module
 from fairlead.gateway.door import Settings, serve
+from tests.debian import haproxy
 from tests.gateway.parts import LIMIT_S, Door, Replica
 
 Opener = Callable[..., Door]
@@ -30,9 +32,20 @@ def replicas() -> Iterator[Callable[..., Replica]]:
         each.end()
 
 
+@pytest.fixture(params=["python", "haproxy"])
+def open_door(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
+    """Starts gateways of both kinds in threads of their own; each has to end in order when the test is over."""
+    monkeypatch.setattr(door_module, "_LAME_DUCK_S", 0.02)
+    yield from _opened(tmp_path, haproxy() if request.param == "haproxy" else None)
+
+
 @pytest.fixture
-def open_door(tmp_path: Path) -> Iterator[Opener]:
-    """Starts gateways in threads of their own; each has to end in order when the test is over."""
+def open_python_door(tmp_path: Path) -> Iterator[Opener]:
+    """The same without haproxy, of which what is tested is not said."""
+    yield from _opened(tmp_path, None)
+
+
+def _opened(tmp_path: Path, proxy: Path | None) -> Iterator[Opener]:
     ends: list[Callable[[], None]] = []
 
     def start(routes: dict[str, Any], *, wake: Path | None = None, **settings: float) -> Door:
@@ -48,6 +61,7 @@ def open_door(tmp_path: Path) -> Iterator[Opener]:
             most_body=int(settings.get("most_body", 64_000_000)),
             most_connections=int(settings.get("most_connections", 100)),
             grace_s=settings.get("grace_s", 10.0),
+            haproxy=proxy,
         )
         begun: Queue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Queue()
 
@@ -60,6 +74,8 @@ def open_door(tmp_path: Path) -> Iterator[Opener]:
         thread.start()
         loop, stop = begun.get(timeout=LIMIT_S)
         door.wait_until_open()
+        if proxy is not None:
+            door.wait_until_told()
 
         def end() -> None:
             if thread.is_alive():

@@ -67,6 +67,14 @@ class Door:
     def wait_until_open(self) -> None:
         until((self.directory / "demand.json").exists, "demand.json", timeout_s=LIMIT_S, every_s=0.005)
 
+    def wait_until_told(self) -> None:
+        """Wait until haproxy runs and knows all that it may pass on."""
+        until(lambda: not self.waits_for_haproxy(), "haproxy", timeout_s=LIMIT_S, every_s=0.005)
+
+    def waits_for_haproxy(self) -> bool:
+        told = self.directory / "proxy.json"
+        return not told.exists() or "haproxy " in told.read_text().replace("haproxy-", "")
+
     def demand(self) -> Any:
         return json.loads((self.directory / "demand.json").read_text())
 

@@ -39,9 +39,11 @@ def key(secret: str, team: str = "vision") -> dict[str, Any]:
         ({"X-API-Key": "another"}, 200),
     ],
 )
-def test_a_key_opens_its_service(open_door: Opener, replicas: Make, headers: dict[str, str], status: int) -> None:
+def test_a_key_opens_its_service(
+    open_python_door: Opener, replicas: Make, headers: dict[str, str], status: int
+) -> None:
     replica = replicas()
-    door = open_door({"m": service(replica, keys=[key("secret"), key("another")])})
+    door = open_python_door({"m": service(replica, keys=[key("secret"), key("another")])})
     answer = door.ask(headers=headers)
     assert answer.status == status
     assert len(replica.asked) == (status == 200)
@@ -50,36 +52,36 @@ def test_a_key_opens_its_service(open_door: Opener, replicas: Make, headers: dic
 
 @pytest.mark.parametrize("path", ["/m", "/m/", "/m/x", "/m?x", "http://127.0.0.1/m/x"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST"])
-def test_no_way_in_does_without_a_key(open_door: Opener, replicas: Make, path: str, method: str) -> None:
+def test_no_way_in_does_without_a_key(open_python_door: Opener, replicas: Make, path: str, method: str) -> None:
     replica = replicas()
-    door = open_door({"m": service(replica, keys=[key("secret")])})
+    door = open_python_door({"m": service(replica, keys=[key("secret")])})
     assert door.ask(path, method=method, headers={"Host": "127.0.0.1"}).status == 401
     assert door.ask(method=method, headers={"Host": "m.localhost"}).status == 401
     assert replica.asked == []
 
 
-def test_whoever_may_not_ask_wakes_nothing(open_door: Opener) -> None:
-    door = open_door({"m": service(keys=[key("secret")], max_queue=0)})
+def test_whoever_may_not_ask_wakes_nothing(open_python_door: Opener) -> None:
+    door = open_python_door({"m": service(keys=[key("secret")], max_queue=0)})
     assert [door.ask(headers={"X-API-Key": each}).status for each in ("", "wrong")] == [401, 403]
     assert door.demand()["services"] == {}
     assert door.ask(headers={"X-API-Key": "secret"}).status == 429
     assert door.demand()["services"]["m"]["wake"] is not None
 
 
-def test_a_key_is_not_passed_on(open_door: Opener, replicas: Make) -> None:
-    door = open_door({"m": service(replicas(), keys=[key("secret")])})
+def test_a_key_is_not_passed_on(open_python_door: Opener, replicas: Make) -> None:
+    door = open_python_door({"m": service(replicas(), keys=[key("secret")])})
     told = door.ask(headers={"Authorization": "Bearer secret"}).json()["headers"]
     assert {"authorization", "x-api-key"}.isdisjoint(told)
 
 
-def test_without_keys_what_looks_like_one_is_the_replicas(open_door: Opener, replicas: Make) -> None:
-    told = open_door({"m": service(replicas())}).ask(headers={"Authorization": "Bearer x"}).json()["headers"]
+def test_without_keys_what_looks_like_one_is_the_replicas(open_python_door: Opener, replicas: Make) -> None:
+    told = open_python_door({"m": service(replicas())}).ask(headers={"Authorization": "Bearer x"}).json()["headers"]
     assert told["authorization"] == "Bearer x"
 
 
-def test_a_service_with_keys_on_and_none_made_opens_to_nobody(open_door: Opener, replicas: Make) -> None:
+def test_a_service_with_keys_on_and_none_made_opens_to_nobody(open_python_door: Opener, replicas: Make) -> None:
     replica = replicas()
-    door = open_door({"m": service(replica, keys=[])})
+    door = open_python_door({"m": service(replica, keys=[])})
     assert [door.ask(headers=each).status for each in ({}, {"X-API-Key": "any"})] == [401, 403]
     assert replica.asked == []
 
@@ -109,9 +111,9 @@ HOSTILE = {
 TARGETS = (b"/m/x", b"http://m.localhost/x", b"/x", b"//m/x", b"/m/./x", b"/m/%2e%2e/m/x")
 
 
-def test_no_trick_opens_a_service(open_door: Opener, replicas: Make) -> None:
+def test_no_trick_opens_a_service(open_python_door: Opener, replicas: Make) -> None:
     replica = replicas()
-    door = open_door({"m": service(replica, keys=[key("secret")])})
+    door = open_python_door({"m": service(replica, keys=[key("secret")])})
     for trick, headers in HOSTILE.items():
         for target, host in product(TARGETS, (b"127.0.0.1", b"m.localhost")):
             answer = door.raw(
@@ -123,9 +125,9 @@ def test_no_trick_opens_a_service(open_door: Opener, replicas: Make) -> None:
     assert door.ask(headers={"X-API-Key": "secret"}).status == 200
 
 
-def test_a_request_behind_one_with_a_key_needs_its_own(open_door: Opener, replicas: Make) -> None:
+def test_a_request_behind_one_with_a_key_needs_its_own(open_python_door: Opener, replicas: Make) -> None:
     replica = replicas()
-    door = open_door({"m": service(replica, keys=[key("secret")])})
+    door = open_python_door({"m": service(replica, keys=[key("secret")])})
     first = b"POST /m/a HTTP/1.1\r\nHost: a\r\nX-API-Key: secret\r\nContent-Length: 2\r\n\r\nhi"
     second = b"GET /m/b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     answer = door.raw(first + second)
@@ -133,8 +135,8 @@ def test_a_request_behind_one_with_a_key_needs_its_own(open_door: Opener, replic
     assert replica.asked == ["/a"]
 
 
-def test_a_key_is_in_no_log(open_door: Opener, replicas: Make) -> None:
-    door = open_door({"m": service(replicas(), keys=[key("s3cr3t")])})
+def test_a_key_is_in_no_log(open_python_door: Opener, replicas: Make) -> None:
+    door = open_python_door({"m": service(replicas(), keys=[key("s3cr3t")])})
     for told in ("s3cr3t", "wr0ng"):
         door.ask(f"/m/x?key={told}", headers={"X-API-Key": told})
     until(lambda: len(door.log()) == 2)
@@ -144,9 +146,9 @@ def test_a_key_is_in_no_log(open_door: Opener, replicas: Make) -> None:
     assert [(each["team"], each["status"]) for each in door.log()] == [("vision", 200), ("", 403)]
 
 
-def test_a_team_that_asks_too_often_is_told_when_to_come_back(open_door: Opener, replicas: Make) -> None:
+def test_a_team_that_asks_too_often_is_told_when_to_come_back(open_python_door: Opener, replicas: Make) -> None:
     keys = [key("one"), key("two", "speech")]
-    door = open_door({"m": service(replicas(), keys=keys, requests_per_minute=2)})
+    door = open_python_door({"m": service(replicas(), keys=keys, requests_per_minute=2)})
     assert [door.ask(headers={"X-API-Key": "one"}).status for _ in range(3)] == [200, 200, 429]
     refused = door.ask(headers={"X-API-Key": "one"})
     assert 50 <= int(refused.headers["Retry-After"]) <= 61
@@ -154,15 +156,15 @@ def test_a_team_that_asks_too_often_is_told_when_to_come_back(open_door: Opener,
     assert door.ask(headers={"X-API-Key": "two"}).status == 200
 
 
-def test_keys_of_one_team_share_its_rate(open_door: Opener, replicas: Make) -> None:
-    door = open_door({"m": service(replicas(), keys=[key("one"), key("two")], requests_per_minute=1)})
+def test_keys_of_one_team_share_its_rate(open_python_door: Opener, replicas: Make) -> None:
+    door = open_python_door({"m": service(replicas(), keys=[key("one"), key("two")], requests_per_minute=1)})
     assert [door.ask(headers={"X-API-Key": each}).status for each in ("one", "two")] == [200, 429]
 
 
-def test_a_team_that_has_had_its_tokens_is_told_when_to_come_back(open_door: Opener, replicas: Make) -> None:
+def test_a_team_that_has_had_its_tokens_is_told_when_to_come_back(open_python_door: Opener, replicas: Make) -> None:
     replica = replicas()
     keys = [key("one"), key("two", "speech")]
-    door = open_door({"m": service(replica, keys=keys, tokens_per_minute=100)})
+    door = open_python_door({"m": service(replica, keys=keys, tokens_per_minute=100)})
 
     def ask(tokens: int, by: str = "one") -> int:
         headers = {"X-API-Key": by, "Accept-Encoding": "gzip"}
@@ -174,9 +176,9 @@ def test_a_team_that_has_had_its_tokens_is_told_when_to_come_back(open_door: Ope
     assert door.ask(headers=websocket).status == 400
 
 
-def test_a_stream_that_its_client_leaves_has_cost_what_came(open_door: Opener, replicas: Make) -> None:
+def test_a_stream_that_its_client_leaves_has_cost_what_came(open_python_door: Opener, replicas: Make) -> None:
     replica = replicas()
-    door = open_door({"m": service(replica, keys=[key("one")], tokens_per_minute=2)})
+    door = open_python_door({"m": service(replica, keys=[key("one")], tokens_per_minute=2)})
     replica.go.release(2)
     with door.connect() as client:
         client.sendall(b"GET /m/stream HTTP/1.1\r\nHost: a\r\nX-API-Key: one\r\n\r\n")

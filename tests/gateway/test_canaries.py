@@ -141,10 +141,12 @@ def test_a_trial_that_is_wrong_is_refused(canary: str, says: str) -> None:
         read_routes(f'{{"version": 1, "services": {{"m": {{"canary": {canary}}}}}}}')
 
 
-def test_a_door_tells_what_became_of_both_sides_and_counts_them_by_revision(open_door: Opener, replicas: Make) -> None:
+def test_a_door_tells_what_became_of_both_sides_and_counts_them_by_revision(
+    open_python_door: Opener, replicas: Make
+) -> None:
     old, new = replicas("old"), replicas("new")
     sides = [revision("r1", old, weight=500) | {"arm": "control"}, revision("r2", new, weight=500) | {"arm": "canary"}]
-    door = open_door({"m": service(revisions=sides, canary={"trial": "r2@1"})})
+    door = open_python_door({"m": service(revisions=sides, canary={"trial": "r2@1"})})
     # They take turns, the first one first.
     for path in ("/m/echo", "/m/status/500", "/m/echo", "/m/echo"):
         door.ask(path)
@@ -154,14 +156,14 @@ def test_a_door_tells_what_became_of_both_sides_and_counts_them_by_revision(open
     assert {name: each["requests"] for name, each in told["revisions"].items()} == {"r1": 2, "r2": 2}
 
 
-def test_metrics_count_a_replica_on_both_sides_once(open_door: Opener, replicas: Make) -> None:
+def test_metrics_count_a_replica_on_both_sides_once(open_python_door: Opener, replicas: Make) -> None:
     old, new = replicas("old"), replicas("new")
     sides = [
         revision("r1", old, weight=500),
         revision("r1", old, weight=250) | {"arm": "control"},
         revision("r2", new, weight=250) | {"arm": "canary"},
     ]
-    door = open_door({"m": service(revisions=sides, canary={"trial": "r2@1"})})
+    door = open_python_door({"m": service(revisions=sides, canary={"trial": "r2@1"})})
     told = door.ask("/metrics", admin=True).body.decode()
     found = [line for line in told.splitlines() if line.startswith("fairlead_gateway_replicas{")]
     assert sorted(line.rpartition(" ")[2] for line in found) == ["1.0", "1.0"]

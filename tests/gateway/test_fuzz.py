@@ -69,8 +69,8 @@ def answers(door: Door, data: bytes) -> list[int]:
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", read)]
 
 
-def test_bent_requests_get_a_clear_answer_and_leave_nothing_behind(open_door: Opener, replicas: Make) -> None:
-    door = open_door({"m": service(replicas())})
+def test_bent_requests_get_a_clear_answer_and_leave_nothing_behind(open_python_door: Opener, replicas: Make) -> None:
+    door = open_python_door({"m": service(replicas())})
     draw = random.Random(17)
     seen = set[int]()
     for number in range(ROUNDS):
@@ -84,8 +84,8 @@ def test_bent_requests_get_a_clear_answer_and_leave_nothing_behind(open_door: Op
     assert door.ask().status == 200
 
 
-def test_what_is_refused_takes_no_memory(open_door: Opener) -> None:
-    door = open_door({"m": service(keys=[])})
+def test_what_is_refused_takes_no_memory(open_python_door: Opener) -> None:
+    door = open_python_door({"m": service(keys=[])})
     for _ in range(50):
         door.ask(method="POST", body=b"x" * 200_000)
     before = memory_kb(door)

@@ -74,9 +74,9 @@ def test_intervals_of_the_last_quarter_of_an_hour_are_kept() -> None:
     assert told[-1][:2] == [20 * 60 - INTERVAL_S, 1]
 
 
-def test_a_door_refuses_what_would_be_late_and_serves_the_rest(open_door: Opener, replicas: Make) -> None:
+def test_a_door_refuses_what_would_be_late_and_serves_the_rest(open_python_door: Opener, replicas: Make) -> None:
     replica = replicas()
-    door = open_door({"m": service(replica, most_in_flight=1)})
+    door = open_python_door({"m": service(replica, most_in_flight=1)})
     held = door.ask_beside("/m/slow")
     until(lambda: replica.asked == ["/slow"], "a request")
     refused = door.ask("/m/echo")

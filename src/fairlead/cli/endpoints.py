@@ -36,6 +36,7 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
         demand = cluster.snapshot().demand.get(workload.uid)
     return {
         "url": cluster.endpoint_url(serving),
+        "proxy": _proxy_json(cluster, serving),
         "revision": None if detail.serving is None else f"r{detail.serving}",
         "replicas": {"ready": detail.ready, "wanted": detail.wanted},
         "canary": _canary_json(serving),
@@ -43,6 +44,19 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
         "requests_per_second": None if demand is None else demand.rate(time.time()),
         "in_flight": None if demand is None else demand.in_flight,
     }
+
+
+def _proxy_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str, str | None] | None:
+    """Tell whether a proxy takes its requests to replicas, and else why not; None where the gateway has none."""
+    if not isinstance(cluster, LocalCluster):
+        return None
+    from fairlead.cluster.local.gateway_proxy import HAPROXY, told  # here and not above: few machines have one
+    from fairlead.policy.serving.routes import public_names
+
+    found = told(cluster.home)
+    if found is None:
+        return None
+    return {"program": HAPROXY, "held": found["held"].get(public_names(cluster.snapshot()).get(serving.uid))}
 
 
 def _access_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str, Any] | None:
@@ -78,7 +92,9 @@ def endpoint_facts(cluster: ClusterClient, workload: AnyWorkload) -> list[tuple[
     found = endpoint_json(cluster, workload)
     rate = found["requests_per_second"]
     facts = [("url", found["url"] or "-"), ("revision", found["revision"] or "-")]
-    access = found["access"]
+    proxy, access = found["proxy"], found["access"]
+    if proxy is not None:
+        facts.append(("requests by", proxy["program"] if proxy["held"] is None else f"the gateway: {proxy['held']}"))
     if access is not None:
         count = "keys" if access["keys"] is None else plural(access["keys"], "key")
         facts.append(("access", f"{count} of {', '.join(access['teams'])}"))

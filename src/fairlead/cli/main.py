@@ -25,6 +25,7 @@ SECTIONS = {
         "resume": ("resume", "Continue suspended, stopped or failed runs."),
         "fleet": ("fleet", "Divide runs among several clusters."),
         "rollback": ("rollback", "Let an endpoint go back to an earlier revision."),
+        "gateway": ("gateway", "Show and choose how requests get to endpoints."),
         "keys": ("keys", "Make and revoke keys of teams for endpoints."),
         "delete": ("intents", "Stop runs and delete their records and files."),
         "prune": ("prune", "Delete finished runs that are old."),

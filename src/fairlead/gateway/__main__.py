@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import resource
 import signal
 import socket
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--access-log-mb", type=int, default=64, help="size at which it is rotated (default 64)")
     parser.add_argument("--max-body-mb", type=int, default=1024, help="largest body of a request (default 1024)")
     parser.add_argument("--max-connections", type=int, default=4096, help="clients' connections (default 4096)")
+    parser.add_argument("--haproxy", type=Path, help="this program takes to replicas what needs no decision here")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds to finish in after TERM (default 30)")
     arguments = parser.parse_args()
     if not arguments.directory.is_dir():
@@ -48,7 +50,13 @@ def main() -> None:
         most_body=arguments.max_body_mb * 1_000_000,
         most_connections=min(arguments.max_connections, (_allow_files() - FILES_BESIDE) // 2),
         grace_s=arguments.grace,
+        haproxy=arguments.haproxy,
     )
+    if settings.haproxy is not None:
+        if sys.platform != "linux":
+            parser.error("--haproxy: only on Linux")
+        if not os.access(settings.haproxy, os.X_OK):
+            parser.error(f"--haproxy: {settings.haproxy} is no program")
     try:
         listening = _listening(arguments)
         admin = _bound("127.0.0.1", arguments.admin_port, reuse_port=False)

@@ -106,7 +106,7 @@ def _figures(door: "Door") -> "Iterator[Metric]":
             _add_histogram(took, (name, revision), counted.latency)
         if tally.queue.count:
             _add_histogram(queued_s, (name,), tally.queue)
-        in_flight.add_metric((name,), tally.in_flight)
+        in_flight.add_metric((name,), tally.present)
         queued.add_metric((name,), service.queued())
         retries.add_metric((name,), tally.retries)
         there: dict[str, set[Backend]] = {}

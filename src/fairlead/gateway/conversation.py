@@ -52,7 +52,7 @@ class Conversation:
         busy: A request is being answered.
     """
 
-    def __init__(self, door: "Door", wire: Wire) -> None:
+    def __init__(self, door: "Door", wire: Wire, *, remote: str | None = None, falls_back: bool = False) -> None:
         self._door = door
         self._loop = door.loop
         self.wire = wire
@@ -63,7 +63,8 @@ class Conversation:
         self._counted = False  # it is one of its service's requests: whoever may not ask wakes and scales nothing
         self._lingers = False
         peer = wire.transport.get_extra_info("peername")
-        self._remote = peer[0] if isinstance(peer, tuple) else ""
+        self._remote = remote if remote is not None else peer[0] if isinstance(peer, tuple) else ""
+        self._falls_back = falls_back
         wire.on_end = self._client_ended
         self.task = self._loop.create_task(self._converse())
 
@@ -143,6 +144,8 @@ class Conversation:
             self._tell_unread(refused)
             await self._linger()
             return False
+        if self._falls_back:
+            request = heads.as_it_came(request)
         request_id = heads.request_id_of(request)
         entry = Entry(
             time.time(), request_id.decode(), self._remote, request.method.decode(), request.path.decode()

@@ -28,7 +28,7 @@ class DemandFile:
         if now < self._next or not table.touched:
             return False
         for service in table.touched:
-            if service.tally.in_flight:
+            if service.tally.present:
                 service.tally.look(epoch)
         self.write(table, now=now, epoch=epoch)
         return True
@@ -52,5 +52,5 @@ class DemandFile:
             self.failed = str(error)
             return
         self.failed = None
-        for service in [each for each in table.touched if not each.tally.in_flight]:
+        for service in [each for each in table.touched if not each.tally.present]:
             table.touched.discard(service)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import socket
@@ -18,6 +19,9 @@ from fairlead.gateway.access_log import AccessLog, Entry
 from fairlead.gateway.conversation import Conversation
 from fairlead.gateway.demand import EVERY_S, DemandFile
 from fairlead.gateway.messages import Refused
+from fairlead.gateway.proxying.haproxy import TOLD, Haproxy
+from fairlead.gateway.proxying.haproxy_config import DOOR, FALLBACK
+from fairlead.gateway.proxying.proxy_log import PassedRequests
 from fairlead.gateway.routes import read_routes
 from fairlead.gateway.services import Service, Table
 from fairlead.gateway.wire import Wire
@@ -28,6 +32,7 @@ LOOK_WHILE_WAITING_S = 0.01
 """... while requests wait for what it will say."""
 SWEEP_S = 0.25
 """How exact time-outs are."""
+_LONGEST_PROXY_LINE = 107
 _LAME_DUCK_S = 0.25
 """After TERM idle connections stay that long: a request that is already on its way to us is answered."""
 
@@ -42,6 +47,7 @@ class Settings:
         most_body: Bytes of a request's body.
         most_connections: Clients' connections at a time.
         grace_s: Seconds that requests get to finish after TERM.
+        haproxy: The program that passes on what needs no decision; None where the door does all of it.
     """
 
     directory: Path
@@ -50,6 +56,7 @@ class Settings:
     most_body: int
     most_connections: int
     grace_s: float
+    haproxy: Path | None = None
 
 
 class Door:
@@ -79,6 +86,7 @@ class Door:
             AccessLog(settings.access_log, most_bytes=settings.access_log_bytes) if settings.access_log else None
         )
         self.shadows = upstreams.Shadows()
+        self.haproxy: Haproxy | None = None
         self._demand: DemandFile | None = None
         self._swept = 0.0
         self._wake_path: str | None = None
@@ -87,11 +95,20 @@ class Door:
     @property
     def log_lines_lost(self) -> int:
         """Lines of the access log that could not be written."""
-        return self._log.lost if self._log is not None else 0
+        unwritten = 0 if self._log is None else self._log.lost
+        return unwritten if self.haproxy is None else unwritten + self.haproxy.lost_lines
 
     def accept(self) -> Wire:
         """The protocol of a client's connection."""
         return _ClientWire(self)
+
+    def accept_passed(self, *, falls_back: bool) -> Wire:
+        """The protocol of a connection of haproxy; `falls_back`: its requests were meant for a replica that is gone."""
+        return PassedWire(self, falls_back)
+
+    def admit_passed(self, wire: Wire, remote: str, *, falls_back: bool) -> None:
+        """Begin with a client that haproxy has let in."""
+        self.conversations.add(Conversation(self, wire, remote=remote, falls_back=falls_back))
 
     def admit(self, wire: Wire) -> None:
         """Begin with a client; when there are too many, an idle one has to go, or else this one."""
@@ -160,6 +177,8 @@ class Door:
             for replica in self.table.update(routes.services):
                 upstreams.end_idle(replica, now=now)
             self._admit_waiting(now)
+            if self.haproxy is not None:
+                self.haproxy.look_again()
         self._routes_seen = seen
 
     async def keep_watch(self) -> None:
@@ -256,6 +275,33 @@ class _ClientWire(Wire):
         self._door.admit(self)
 
 
+class PassedWire(Wire):
+    """A connection of haproxy, which begins with the client's address: a line of the PROXY protocol, version 1."""
+
+    __slots__ = ("_begun", "_door", "_falls_back")
+
+    def __init__(self, door: Door, falls_back: bool) -> None:
+        super().__init__(door.loop)
+        self._door = door
+        self._falls_back = falls_back
+        self._begun = False
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._begun:
+            return
+        line, end, _ = bytes(self.buffer[:_LONGEST_PROXY_LINE]).partition(b"\r\n")
+        if not end:
+            if len(self.buffer) >= _LONGEST_PROXY_LINE:
+                self.abort()
+            return
+        words = line.decode("latin-1").split(" ")
+        self.take(len(line) + 2)
+        self._begun = True
+        remote = words[2] if len(words) > 2 else ""
+        self._door.admit_passed(self, remote, falls_back=self._falls_back)
+
+
 async def serve(
     settings: Settings, listening: socket.socket, admin: socket.socket, stop: asyncio.Event
 ) -> None:  # fmt: skip
@@ -271,17 +317,91 @@ async def serve(
     loop = asyncio.get_running_loop()
     door = Door(settings, loop)
     door.look_at_routes()
-    server = await loop.create_server(door.accept, sock=listening, backlog=1024)
+    entrance = Entrance(door, listening)
+    await entrance.open()
     admin_server = await loop.create_server(lambda: AdminWire(door), sock=admin)
+    (settings.directory / TOLD).unlink(missing_ok=True)
+    front = None if settings.haproxy is None else await _put_in_front(door, settings, settings.haproxy, entrance)
     door.tell(port=listening.getsockname()[1], admin_port=admin.getsockname()[1])
     gc.collect()
     gc.freeze()  # what is there now stays: collections look at requests only
     watch = loop.create_task(door.keep_watch())
     await stop.wait()
     await asyncio.sleep(0)  # connections that the kernel has taken for us are taken
-    server.close()
+    entrance.shut()
+    if front is not None:
+        front.haproxy.stop()
+    listening.close()
+    door.draining = True
+    if front is not None:
+        await front.end()
     await door.drain()
     admin_server.close()
     watch.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watch
+
+
+class Entrance:
+    """The listening socket, where the door takes connections unless haproxy does."""
+
+    def __init__(self, door: Door, listening: socket.socket) -> None:
+        self.listening = listening
+        self._door = door
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Take connections."""
+        if self._server is None:
+            mine = self.listening.dup()  # a server closes its socket
+            self._server = await self._door.loop.create_server(self._door.accept, sock=mine, backlog=1024)
+
+    def shut(self) -> None:
+        """Take no more; those that are there stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+async def _put_in_front(door: Door, settings: Settings, program: Path, entrance: Entrance) -> "_Front":
+    """Let haproxy take the connections, and the door what it gives to the door."""
+    servers = []
+    for name, falls_back in ((DOOR, False), (FALLBACK, True)):
+        path = settings.directory / name
+        path.unlink(missing_ok=True)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        directory = os.open(settings.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            made.bind(f"/proc/self/fd/{directory}/{name}")  # a path of a socket has room for a hundred bytes only
+        finally:
+            os.close(directory)
+        path.chmod(0o600)
+        made.setblocking(False)
+        accept = functools.partial(door.accept_passed, falls_back=falls_back)
+        servers.append(await door.loop.create_unix_server(accept, sock=made, backlog=1024))
+    door.haproxy = Haproxy(
+        program,
+        settings.directory,
+        entrance,
+        door.table,
+        PassedRequests(door.log, door.count_unread),
+        most_connections=settings.most_connections,
+        most_body=settings.most_body,
+        grace_s=settings.grace_s,
+    )
+    return _Front(door.haproxy, door.loop.create_task(door.haproxy.run(door.report)), servers, settings.grace_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Front:
+    haproxy: Haproxy
+    task: "asyncio.Task[None]"
+    servers: list[asyncio.Server]
+    grace_s: float
+
+    async def end(self) -> None:
+        """Let it finish, with the door behind it still there."""
+        await self.task
+        await self.haproxy.end(self.grace_s, lame_duck_s=_LAME_DUCK_S)
+        for server in self.servers:
+            server.close()

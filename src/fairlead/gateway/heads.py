@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from dataclasses import replace
 
 from fairlead.gateway.access import KEY_FIELDS
 from fairlead.gateway.messages import CHUNKED, Refused, Request, Response, phrase
@@ -23,6 +24,16 @@ def request_id_of(request: Request) -> bytes:
     """The client's X-Request-Id where it has a sound one, else a new one."""
     told = request.single.get(b"x-request-id", b"")
     return told if _REQUEST_ID.fullmatch(told) else b"%032x" % random.getrandbits(128)
+
+
+def as_it_came(request: Request) -> Request:
+    """Undo what a proxy has changed for a replica: the path is as it was, and who asked is told once."""
+    single = dict(request.single)
+    prefix = single.pop(b"x-forwarded-prefix", b"")
+    before, _, _ = single.pop(b"x-forwarded-for", b"").rpartition(b", ")
+    if before:
+        single[b"x-forwarded-for"] = before
+    return replace(request, path=prefix + request.path, single=single)
 
 
 def forwarded(

@@ -60,7 +60,8 @@ class ServiceTally:
     """Counts of one service since this gateway began. Times are seconds since the epoch.
 
     Attributes:
-        in_flight: Requests that have arrived and are not over, waiting ones included.
+        in_flight: Requests that have arrived here and are not over, waiting ones included.
+        passing: Those that a proxy takes past the door, as far as it was asked.
         wake: When the first request came that found no replica; None once there is one.
         intervals: By ten seconds: their begin, arrivals, answers, seconds for which requests had places of replicas,
             the seconds that answers took and the sum of their squares.
@@ -68,12 +69,13 @@ class ServiceTally:
     """
 
     __slots__ = (
-        "codes", "in_flight", "intervals", "last_request", "queue", "retries", "revisions", "seconds", "shadows",
-        "wake",
+        "codes", "in_flight", "intervals", "last_request", "passing", "queue", "retries", "revisions", "seconds",
+        "shadows", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.in_flight = 0
+        self.passing = 0
         self.wake: float | None = None
         self.last_request: float | None = None
         self.seconds: deque[list[int]] = deque(maxlen=SECONDS_KEPT)
@@ -84,21 +86,30 @@ class ServiceTally:
         self.retries = 0
         self.shadows: Counter[str] = Counter()
 
+    @property
+    def present(self) -> int:
+        """Requests that are on their way by either way."""
+        return self.in_flight + self.passing
+
     def arrive(self, epoch: float) -> None:
         self.in_flight += 1
-        self.last_request = epoch
-        self.look(epoch, arrivals=1)
-        self._interval(epoch)[1] += 1
+        self._arrive(epoch, 1)
+
+    def look_at_passing(self, epoch: float, *, arrivals: int, passing: int) -> None:
+        """Take what a proxy has been given since it was asked last, and what it has now."""
+        self.passing = passing
+        if arrivals:
+            self._arrive(epoch, arrivals)
 
     def look(self, epoch: float, arrivals: int = 0) -> None:
         """Count into the second that this is."""
         second = int(epoch)
         if not self.seconds or self.seconds[-1][0] < second:
-            self.seconds.append([second, arrivals, self.in_flight])
+            self.seconds.append([second, arrivals, self.present])
         else:
             now = self.seconds[-1]
             now[1] += arrivals
-            now[2] = max(now[2], self.in_flight)
+            now[2] = max(now[2], self.present)
 
     def end(self, epoch: float, *, busy_s: float, took_s: float) -> None:
         """Count a request that a replica has had for so long, and the time that it had a place there to itself."""
@@ -107,6 +118,11 @@ class ServiceTally:
         now[3] += busy_s
         now[4] += took_s
         now[5] += took_s * took_s
+
+    def _arrive(self, epoch: float, arrivals: int) -> None:
+        self.last_request = epoch
+        self.look(epoch, arrivals=arrivals)
+        self._interval(epoch)[1] += arrivals
 
     def _interval(self, epoch: float) -> list[float]:
         at = int(epoch) // INTERVAL_S * INTERVAL_S
@@ -128,7 +144,7 @@ class ServiceTally:
         while self.intervals and self.intervals[0][0] <= epoch - INTERVAL_S * INTERVALS_KEPT:
             self.intervals.popleft()
         return {
-            "in_flight": self.in_flight,
+            "in_flight": self.present,
             "queued": queued,
             "wake": self.wake,
             "last_request": self.last_request,

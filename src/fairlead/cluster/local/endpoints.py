@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.cluster.local.access_keys import read_keys
+from fairlead.cluster.local.gateway_proxy import HAPROXY, chosen, haproxy_program
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.ports import port_for
 from fairlead.errors import ClusterError
@@ -49,6 +50,8 @@ class Endpoints:
         self._gateway: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._wait_s = 0.0
+        self._told_to_end: int | None = None
+        self._no_proxy = ""
         self._door: socket.socket | None = None
 
     def close(self) -> None:
@@ -100,6 +103,7 @@ class Endpoints:
         if is_locked(lock_file):
             if self._door is None:
                 self._door = _handed_on(self._home.door_socket)
+            self._end_other_kind(lock_file)
             return
         now = time.monotonic()
         if self._started_at and now - self._started_at < self._wait_s:
@@ -118,6 +122,28 @@ class Endpoints:
             log.error("the gateway does not start: %s", error)
         finally:
             os.close(lock)
+
+    def _end_other_kind(self, lock_file: Path) -> None:
+        """Let a gateway end that passes requests on by another program than is asked for; one that does follows."""
+        running, demand = read_json(self._home.serving / "proxy.json"), read_json(self._home.serving / "demand.json")
+        if self._door is None or demand is None or lock_file.read_text().strip() != str(demand["pid"]):
+            return  # it is not known yet what it is
+        if (running is not None) != bool(self._options()) and demand["pid"] != self._told_to_end:
+            self._told_to_end = demand["pid"]
+            log.info("the gateway ends: another one follows, with %s", " ".join(self._options()) or "no proxy")
+            with suppress(ProcessLookupError):
+                os.kill(demand["pid"], signal.SIGTERM)
+
+    def _options(self) -> list[str]:
+        """Return what the gateway is to be told of a proxy; where it cannot be had, it passes requests on by itself."""
+        try:
+            if chosen(self._home) == HAPROXY:
+                return ["--haproxy", os.fspath(haproxy_program())]
+        except ClusterError as error:
+            if str(error) != self._no_proxy:
+                log.error("%s", error)
+            self._no_proxy = str(error)
+        return []
 
     def _start(self, lock: int) -> subprocess.Popen[bytes]:
         directory = self._home.serving
@@ -138,6 +164,7 @@ class Endpoints:
                     str(door),
                     "--hand-on",
                     os.fspath(self._home.door_socket),
+                    *self._options(),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

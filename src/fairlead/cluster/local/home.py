@@ -97,6 +97,11 @@ class Home:
         return self.path / "serving"
 
     @property
+    def gateway_proxy(self) -> Path:
+        """Return the file that names the program which takes requests to replicas, if somebody chose one."""
+        return self.path / "gateway-proxy"
+
+    @property
     def access_keys(self) -> Path:
         """Hashes of the keys by which teams may ask endpoints."""
         return self.path / "access-keys.json"

@@ -1,0 +1,74 @@
+"""``fairlead gateway``: how requests get to the endpoints of this machine, and by which program."""
+
+import time
+
+import click
+
+from fairlead.cli.show import as_json, json_option, message, table
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.endpoints import gateway_url
+from fairlead.cluster.local.gateway_proxy import HAPROXY, PROXIES, choose, chosen, told
+from fairlead.policy.serving.routes import public_names
+
+FOLLOWS_WITHIN_S = 15.0
+
+
+@click.command()
+@click.option(
+    "--proxy",
+    type=click.Choice(PROXIES),
+    help="The program that takes requests to replicas from now on: haproxy, or the gateway's own Python.",
+)
+@json_option
+def gateway(proxy: str | None, json_: bool) -> None:
+    """Show how requests get to the endpoints of this machine, and choose by which program.
+
+    With --proxy haproxy the requests of endpoints that need no decision go straight from haproxy to a replica, at a
+    third of the processor time. Endpoints of which each request needs one stay with the gateway; which, and why, is in
+    the list. The gateway ends and another follows: requests that come meanwhile wait.
+    """
+    cluster = LocalCluster.open()
+    if proxy is not None:
+        choose(cluster.home, proxy)
+        cluster.nudge()
+    wanted = chosen(cluster.home)
+    names = sorted(public_names(cluster.snapshot()).values())
+    if proxy is not None and names:
+        _await(cluster, proxy)
+    found = told(cluster.home)
+    held = {} if found is None else found["held"]
+    ways = {name: held.get(name) for name in names}
+    if json_:
+        endpoints = {name: {"held": why} for name, why in ways.items()}
+        print(as_json({
+            "url": gateway_url(cluster.home) if ways else None,
+            "chosen": wanted,
+            "running": found is not None,
+            "problem": None if found is None else found["problem"],
+            "endpoints": endpoints,
+        }))  # fmt: skip
+        return
+    if proxy is not None:
+        message(f"Requests are taken to replicas by {wanted} from now on.")
+    else:
+        message(f"Requests are taken to replicas by {wanted}.")
+    if not ways:
+        message("There are no endpoints: the gateway starts with the first.")
+        return
+    if found is not None and found["problem"] is not None:
+        message(f"haproxy does not work: {found['problem']}")
+    by_proxy = found is not None
+    rows = [(name, "haproxy" if by_proxy and why is None else "gateway", why or "-") for name, why in ways.items()]
+    print(table([("ENDPOINT", "REQUESTS BY", "WHY"), *rows]))
+
+
+def _await(cluster: LocalCluster, proxy: str) -> None:
+    """Wait a while for the gateway that follows: the one before may have requests to finish."""
+    until = time.monotonic() + FOLLOWS_WITHIN_S
+    while time.monotonic() < until:
+        found = told(cluster.home)
+        if (found is not None) == (proxy == HAPROXY) and (found is None or found["problem"] is None):
+            return
+        cluster.nudge()
+        time.sleep(0.1)
+    message("The gateway is still the one before: it finishes its requests.")

@@ -1,0 +1,30 @@
+"""Decides which services a proxy passes requests on for by itself: those of which no request needs a decision."""
+
+from fairlead.gateway.routes import ServiceRoute
+
+ASLEEP = "no replica is ready: requests are held"
+
+
+def held_because(route: ServiceRoute) -> str | None:
+    """Say why requests for a service stay with the door; None where they may go straight to its replicas."""
+    for applies, why in (
+        (route.keys is not None, "keys are compared with each request (`access`)"),
+        (any(each.shadow for each in route.revisions), "requests are copied to a shadow"),
+        (route.canary is not None, "a canary is compared pair by pair"),
+        (route.idempotent, "what may have been begun is sent again (`idempotent`)"),
+        (route.max_concurrency is not None, "requests wait for a place (`max_concurrency`)"),
+        (route.most_in_flight is not None, "requests that would be late are refused (`scale.shed`)"),
+        (not any(each.replicas and each.weight for each in route.revisions), ASLEEP),
+        (not _shares_follow_replicas(route), "revisions have shares of the requests"),
+    ):
+        if applies:
+            return why
+    return None
+
+
+def _shares_follow_replicas(route: ServiceRoute) -> bool:
+    """Return whether the weights of revisions are as the numbers of their replicas: then all replicas are equal."""
+    counts = [(each.weight, len(each.replicas)) for each in route.revisions if each.weight and each.replicas]
+    if any(each.replicas and not each.weight for each in route.revisions):
+        return False  # these are not to be asked
+    return all(weight * counts[0][1] == counts[0][0] * count for weight, count in counts)

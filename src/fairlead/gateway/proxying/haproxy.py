@@ -1,0 +1,571 @@
+"""Runs haproxy before the door: starts it, tells it of replicas as they come and go, and asks it what it does.
+
+A process of haproxy is a generation. Replicas, and which services it passes on by itself, are told to it while it runs;
+a service that is new, or has another path, host or time-out, needs another generation, on the same listening socket:
+the one before finishes what it has. Each is killed with this process. While none lives the door answers by itself.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from fairlead.gateway.demand import EVERY_S
+from fairlead.gateway.proxying.eligibility import held_because
+from fairlead.gateway.proxying.haproxy_config import Passed, add_server, configuration, places
+from fairlead.gateway.proxying.proxy_log import PassedRequests, Server
+from fairlead.gateway.routes import Backend
+from fairlead.gateway.services import Service, Table
+
+LOOK_S = 0.1
+RENEW_S = 1.0
+"""Between two generations at least: what is new goes through the door for so long."""
+RESTART_MOST_S = 10.0
+READY_WITHIN_S = 20.0
+ANSWERS_WITHIN_S = 5.0
+STEADY_S = 30.0
+"""One that has lived for so long is followed at once when it ends."""
+_PIPE_BYTES = 1024 * 1024
+_READ_BYTES = 256 * 1024
+TOLD = "proxy.json"
+_COMMANDS = 20
+"""So many go to haproxy at a time."""
+_SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", 1031)
+_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class Generation:
+    """One process of haproxy, and what it knows.
+
+    Attributes:
+        passed: Services that it may be told to pass on.
+        servers: By backend, the names of replicas that it has, and where they are.
+        resting: Names of those that get nothing more and are to be taken away.
+        mapped: Entries of its maps: the map and the key, and the backend that it leads to.
+        is_stale: It is to be told what has changed.
+        retired: It takes no connections any more.
+        leaves: It has nothing under way, and was told to end.
+    """
+
+    number: int
+    process: subprocess.Popen[bytes]
+    passed: dict[str, Passed]
+    servers: dict[str, dict[str, str]]
+    mapped: dict[tuple[str, str], str]
+    resting: dict[str, set[str]] = field(default_factory=dict)
+    is_stale: bool = False
+    retired: bool = False
+    leaves: bool = False
+
+
+class Entrance(Protocol):
+    """The listening socket, where the door takes connections while no haproxy does."""
+
+    listening: socket.socket
+
+    async def open(self) -> None:
+        """Let the door take them."""
+
+    def shut(self) -> None:
+        """Let the door take no more of them."""
+
+
+class Haproxy:
+    """haproxy before one door.
+
+    Attributes:
+        connections: Clients' connections that it has.
+        lost_lines: Lines of its log that it could not write.
+        problem: Why the latest process of it does not work; None while one does.
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        directory: Path,
+        entrance: Entrance,
+        table: Table[Any],
+        requests: PassedRequests,
+        *,
+        most_connections: int,
+        most_body: int,
+        grace_s: float,
+    ) -> None:
+        self._program = program
+        self._directory = directory
+        self._entrance = entrance
+        self._table = table
+        self._requests = requests
+        self._most_connections = most_connections
+        self._most_body = most_body
+        self._grace_s = grace_s
+        self._clock = asyncio.get_running_loop().time
+        self._generations: list[Generation] = []
+        self._count = 0
+        self._names: dict[Backend, str] = {}
+        self._num_names = 0
+        self._servers: dict[bytes, Server] = {}
+        self._backends: dict[str, str] = {}
+        self._services: dict[bytes, Service[Any]] = {}
+        self._wanted: dict[str, Passed] = {}
+        self._told: dict[str, Any] | None = None
+        self._told_passing: dict[str, int] = {}
+        self._passing: dict[str, int] = {}
+        self._asked = 0.0
+        self._started = float("-inf")
+        self._wait_s = 0.0
+        self._changed = asyncio.Event()
+        self._is_stale = True  # the table has changed since haproxy was told
+        self._is_ending = False
+        self.connections = 0
+        self.lost_lines = 0
+        self.problem: str | None = "it starts"
+        self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        self._write_told()
+        with contextlib.suppress(OSError):  # a smaller one loses lines sooner, which are counted
+            fcntl.fcntl(self._write_fd, _SET_PIPE_SIZE, _PIPE_BYTES)
+
+    def look_again(self) -> None:
+        """Follow the table at once: it has changed."""
+        self._is_stale = True
+        self._changed.set()
+
+    async def run(self, report: Callable[[BaseException], None]) -> None:
+        """Look after haproxy until it is told to end."""
+        while not self._is_ending:
+            try:
+                await self._look()
+            except Exception as error:  # noqa: BLE001 (the door answers whatever is wrong here)
+                report(error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LOOK_S)
+            self._changed.clear()
+
+    def stop(self) -> None:
+        """Begin to end: nothing is started or told any more."""
+        self._is_ending = True
+        self._changed.set()
+
+    async def end(self, within_s: float, *, lame_duck_s: float) -> None:
+        """Finish what is under way, and be gone. Idle connections stay for a moment: a request may be on its way."""
+        began = self._clock()
+        for each in self._generations:
+            await self._retire(each)
+        while (passed_s := self._clock() - began) < within_s and self._generations:
+            await asyncio.sleep(0.02)
+            await self._ask()
+            await self._reap()
+            here = sum(service.tally.present for service in self._table.services.values())
+            if passed_s >= lame_duck_s and not here:
+                break
+        for each in self._generations:
+            each.process.kill()
+            each.process.wait()
+            self._forget(each)
+        self._read_log()
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+    async def _look(self) -> None:
+        self._read_log()
+        await self._reap()
+        now = self._clock()
+        broken = self._requests.broken
+        for replica in [each for each in broken if each.closed_until <= now]:
+            broken.discard(replica)
+            self._is_stale = True
+        if self._is_stale or broken:
+            self._is_stale = False
+            self._follow_table()
+        current = self._current
+        if self._is_ending:
+            return
+        if current is None:
+            if now - self._started >= self._wait_s:
+                await self._start()
+        elif now - self._started >= RENEW_S and self._has_news(current):
+            await self._start()
+        for each in self._at_work():
+            await self._tell(each)
+        if now - self._asked >= EVERY_S:
+            self._asked = now
+            await self._ask()
+        self._write_told()
+
+    def _write_told(self) -> None:
+        """Say what is passed on, and why all else is not, to whoever asks for the state of endpoints."""
+        told = {"pid": os.getpid(), "program": os.fspath(self._program), "problem": self.problem, "held": self._held()}
+        if told != self._told:
+            draft = self._directory / f".{TOLD}"
+            draft.write_text(json.dumps(told))
+            draft.replace(self._directory / TOLD)
+            self._told = told
+
+    def _held(self) -> dict[str, str]:
+        """Return the services whose requests all go through the door, each with the reason."""
+        current = self._current
+        if current is None:
+            return dict.fromkeys(self._table.services, f"haproxy does not run: {self.problem}")
+        mapped = set(current.mapped.values())
+        found = {}
+        for name, service in self._table.services.items():
+            why = held_because(service.route)
+            known = current.passed.get(name)
+            if why is None and (known is None or known.backend not in mapped):
+                why = "haproxy is being told"
+            if why is not None:
+                found[name] = why
+        return found
+
+    @property
+    def _current(self) -> Generation | None:
+        return next((each for each in self._generations if not each.retired), None)
+
+    def _at_work(self) -> list[Generation]:
+        return [each for each in self._generations if not each.leaves]
+
+    def _has_news(self, generation: Generation) -> bool:
+        """Return whether there are services that it cannot be told of while it runs; of some fewer it can."""
+        known = generation.passed
+        return any(known.get(name) != passed for name, passed in self._wanted.items())
+
+    def _follow_table(self) -> None:
+        """Give names to what is new."""
+        self._wanted, self._services = {}, {}
+        for name, service in self._table.services.items():
+            backend = self._backends.get(name)
+            if backend is None:
+                self._num_names += 1
+                backend = self._backends[name] = f"b{self._num_names}"
+            route = service.route
+            self._wanted[name] = Passed(backend, route.path, route.hosts, route.timeout_s)
+            self._services[backend.encode()] = service
+            for revision in service.revisions:
+                for replica in revision.replicas:
+                    server = self._names.get(replica.backend)
+                    if server is None:
+                        self._num_names += 1
+                        server = self._names[replica.backend] = f"s{self._num_names}"
+                    self._servers[server.encode()] = Server(replica, revision.name)
+        for each in self._generations:
+            each.is_stale = True
+
+    def _forget_names(self) -> None:
+        """Let go of the names of what is gone everywhere."""
+        kept = {server for each in self._generations for had in each.servers.values() for server in had}
+        kept |= {server for each in self._generations for resting in each.resting.values() for server in resting}
+        gone = {
+            backend: server
+            for backend, server in self._names.items()
+            if server not in kept and self._servers[server.encode()].replica.removed
+        }
+        for backend, server in gone.items():
+            del self._names[backend], self._servers[server.encode()]
+        for name in self._backends.keys() - self._table.services.keys():
+            if not any(name in each.passed for each in self._generations):
+                del self._backends[name]
+                self._requests.ended.pop(name, None)
+                self._told_passing.pop(name, None)
+
+    def _replicas(self, name: str, known: Passed) -> dict[str, str] | None:
+        """The replicas to which requests for a service are passed on; None where none is."""
+        service = self._table.services.get(name)
+        if service is None or held_because(service.route) is not None:
+            return None
+        route = service.route
+        if (route.path, route.hosts, route.timeout_s) != (known.path, known.hosts, known.timeout_s):
+            return None
+        now = self._clock()
+        return {
+            self._names[replica.backend]: _place(replica.backend)
+            for revision in service.revisions
+            for replica in revision.replicas
+            if replica.closed_until <= now
+        } or None
+
+    # Its life.
+
+    async def _start(self) -> None:
+        """Start another generation, and let those before finish."""
+        now = self._clock()
+        steady = now - self._started >= STEADY_S
+        self._started = now
+        self._wait_s = RENEW_S if steady else min(RESTART_MOST_S, 2 * self._wait_s or RENEW_S)
+        self._count += 1
+        number, wanted = self._count, self._wanted
+        servers, mapped = self._state_for(wanted)
+        hosts, paths = _map_files(number)
+        for file, kind in ((hosts, "hosts"), (paths, "paths")):
+            text = "".join(f"{key} {backend}\n" for (of, key), backend in mapped.items() if of == kind)
+            (self._directory / file).write_text(text)
+        text = configuration(
+            wanted,
+            servers,
+            listening_fd=self._entrance.listening.fileno(),
+            log_fd=self._write_fd,
+            stats_socket=_stats_socket(number),
+            maps=(hosts, paths),
+            most_connections=self._most_connections,
+            most_body=self._most_body,
+            stop_within_s=self._grace_s + max((each.timeout_s for each in wanted.values()), default=0.0),
+        )
+        config = self._directory / f"haproxy-{number}.cfg"
+        config.write_text(text)
+        parent = os.getpid()
+        with (self._directory / "haproxy.log").open("wb") as output:
+            process = subprocess.Popen(
+                [os.fspath(self._program), "-db", "-f", config.name],
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(self._entrance.listening.fileno(), self._write_fd),
+                preexec_fn=lambda: _die_with(parent),
+                start_new_session=True,
+            )
+        made = Generation(number, process, wanted, servers, mapped=mapped)
+        try:
+            why = await self._until_ready(made)
+        except BaseException:
+            process.kill()
+            raise
+        if why is not None:
+            process.kill()
+            process.wait()
+            self._forget(made)
+            self.problem = why
+            print(f"gateway: haproxy does not work: {why}", file=sys.stderr, flush=True)
+            return
+        for each in self._generations:
+            await self._retire(each)
+        self._generations.append(made)
+        self.problem = None
+        self._entrance.shut()
+
+    async def _until_ready(self, generation: Generation) -> str | None:
+        """Wait until it answers. Why it does not."""
+        until = self._clock() + READY_WITHIN_S
+        while generation.process.poll() is None:
+            try:
+                await self._command(generation, "show info")
+                return None
+            except OSError:
+                if self._clock() > until:
+                    return f"it does not answer within {READY_WITHIN_S:g} s"
+                await asyncio.sleep(0.01)
+        try:
+            told = (self._directory / "haproxy.log").read_text(errors="replace").strip().splitlines()
+        except OSError:
+            told = []
+        alert = next((line for line in told if "ALERT" in line), "")
+        return f"it ended with {generation.process.returncode}: {alert or 'haproxy.log says why'}"
+
+    async def _retire(self, generation: Generation) -> None:
+        """Have it take no more connections. What it has goes on, and so do requests on connections that it has."""
+        if not generation.retired:
+            generation.retired = True
+            try:
+                await self._command(generation, "disable frontend f")
+            except OSError as error:
+                self._give_up(generation, error)
+
+    @staticmethod
+    def _let_end(generation: Generation) -> None:
+        """Have it close its connections after their next answer, and end; it listens to us no longer."""
+        generation.leaves = True
+        with contextlib.suppress(ProcessLookupError):
+            generation.process.send_signal(signal.SIGUSR1)
+
+    async def _reap(self) -> None:
+        for each in [each for each in self._generations if each.process.poll() is not None]:
+            self._generations.remove(each)
+            self._forget(each)
+            if not each.retired:
+                self.problem = f"it ended with {each.process.returncode}"
+                print(f"gateway: haproxy: {self.problem}", file=sys.stderr, flush=True)
+                await self._entrance.open()
+
+    def _forget(self, generation: Generation) -> None:
+        for name in (
+            f"haproxy-{generation.number}.cfg", _stats_socket(generation.number), *_map_files(generation.number),
+        ):  # fmt: skip
+            (self._directory / name).unlink(missing_ok=True)
+
+    # What it is told.
+
+    def _state_for(self, passed: dict[str, Passed]) -> tuple[dict[str, dict[str, str]], dict[tuple[str, str], str]]:
+        """Servers by backend, and the entries of both maps, as they are to be."""
+        servers: dict[str, dict[str, str]] = {}
+        mapped: dict[tuple[str, str], str] = {}
+        for name, known in passed.items():
+            there = self._replicas(name, known)
+            if there is None:
+                continue
+            servers[known.backend] = there
+            hosts, paths = places(known)
+            mapped.update({("hosts", host): known.backend for host in hosts})
+            mapped.update({("paths", path): known.backend for path in paths})
+        return servers, mapped
+
+    async def _tell(self, generation: Generation) -> None:
+        """Make its servers and its maps as they are to be."""
+        if not generation.is_stale:
+            await self._take_away(generation)
+            return
+        generation.is_stale = False
+        servers, mapped = self._state_for(generation.passed)
+        files = dict(zip(("hosts", "paths"), _map_files(generation.number), strict=True))
+        commands: list[str] = []
+        # Ways to servers go before these, and come after them.
+        for (kind, key), backend in generation.mapped.items():
+            if mapped.get((kind, key)) != backend:
+                commands.append(f"del map {files[kind]} {key}")
+        for backend, had in generation.servers.items():
+            for server in had.keys() - servers.get(backend, {}).keys():
+                commands.append(f"set server {backend}/{server} state maint")
+                generation.resting.setdefault(backend, set()).add(server)
+        for backend, there in servers.items():
+            had, resting = generation.servers.get(backend, {}), generation.resting.get(backend, set())
+            for server, place in there.items():
+                if server in resting:
+                    resting.discard(server)
+                    commands += [f"set server {backend}/{server} state ready"]
+                elif server not in had:
+                    commands += add_server(backend, server, place)
+        for (kind, key), backend in mapped.items():
+            if generation.mapped.get((kind, key)) != backend:
+                commands.append(f"add map {files[kind]} {key} {backend}")
+        generation.servers, generation.mapped = servers, mapped
+        try:
+            for first in range(0, len(commands), _COMMANDS):
+                await self._command(generation, ";".join(commands[first : first + _COMMANDS]))
+        except OSError as error:
+            self._give_up(generation, error)
+
+    async def _take_away(self, generation: Generation) -> None:
+        """Remove servers that rest and have no requests any more."""
+        for backend, resting in generation.resting.items():
+            for server in list(resting):
+                try:
+                    told = await self._command(generation, f"del server {backend}/{server}")
+                except OSError as error:
+                    self._give_up(generation, error)
+                    return
+                if "deleted" in told or "No such server" in told:
+                    resting.discard(server)
+                    self._forget_names()
+
+    def _give_up(self, generation: Generation, error: OSError) -> None:
+        """End one that cannot be told what is true any more; another follows."""
+        if generation.process.poll() is None:
+            print(f"gateway: haproxy cannot be told: {error}", file=sys.stderr, flush=True)
+            generation.process.kill()
+
+    # What it tells.
+
+    async def _ask(self) -> None:
+        """Ask all generations what they have under way, and count what came."""
+        passing: dict[str, int] = {}
+        connections = lost = 0
+        for each in self._at_work():
+            under_way = 0
+            names = {known.backend: name for name, known in each.passed.items()}
+            try:
+                told = await self._command(each, "show info;show stat -1 5 -1")
+            except OSError as error:
+                self._give_up(each, error)
+                continue
+            for line in told.splitlines():
+                if line.startswith("DroppedLogs: "):
+                    lost += int(line[13:])
+                    continue
+                fields = line.split(",", 6)
+                if len(fields) < 7 or fields[0].startswith("#"):
+                    continue
+                backend, server, now = fields[0], fields[1], fields[4]
+                if server == "FRONTEND":
+                    connections += int(now)
+                elif server != "door" and now not in ("", "0") and backend in names:
+                    name = names[backend]
+                    passing[name] = passing.get(name, 0) + int(now)
+                    under_way += int(now)
+            if each.retired and not under_way and not self._is_ending:
+                self._let_end(each)
+        self._read_log()
+        self.connections, self.lost_lines = connections, lost
+        epoch = time.time()
+        ended = self._requests.ended
+        for name in passing.keys() | ended.keys() | self._passing.keys():
+            service = self._table.services.get(name)
+            if service is None:
+                continue
+            there = passing.get(name, 0)
+            so_far = ended[name] + there
+            told_before = self._told_passing.get(name, 0)
+            arrivals = max(0, so_far - told_before)
+            if arrivals or there != service.tally.passing:
+                service.tally.look_at_passing(epoch, arrivals=arrivals, passing=there)
+                self._table.touched.add(service)
+            self._told_passing[name] = max(told_before, so_far)
+        self._passing = passing
+
+    def _read_log(self) -> None:
+        while True:
+            try:
+                data = os.read(self._read_fd, _READ_BYTES)
+            except BlockingIOError:
+                return
+            self._requests.take(data, self._services, self._servers, self._clock())
+
+    async def _command(self, generation: Generation, command: str) -> str:
+        """Let one process do something. What it says.
+
+        Raises:
+            OSError: it does not answer.
+        """
+        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            # By the directory's descriptor: a path of a socket has room for a hundred bytes only.
+            path = f"/proc/self/fd/{directory}/{_stats_socket(generation.number)}"
+            async with asyncio.timeout(ANSWERS_WITHIN_S):
+                reader, writer = await asyncio.open_unix_connection(path)
+                try:
+                    writer.write(command.encode() + b"\n")
+                    return (await reader.read(-1)).decode(errors="replace")
+                finally:
+                    writer.close()
+        finally:
+            os.close(directory)
+
+
+def _stats_socket(number: int) -> str:
+    return f"haproxy-{number}.sock"
+
+
+def _map_files(number: int) -> tuple[str, str]:
+    return f"haproxy-{number}.hosts", f"haproxy-{number}.paths"
+
+
+def _place(backend: Backend) -> str:
+    host = f"[{backend.host}]" if ":" in backend.host else backend.host
+    return f"{host}:{backend.port}"
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process with its parent."""
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,200 @@
+"""Writes haproxy's configuration: what is plain goes straight to replicas, all else to the door."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.gateway.messages import LONGEST_HEAD, LONGEST_TARGET, MOST_FIELDS
+
+LOG_FIELDS = (
+    "%b %s %ST %[var(txn.t0)] %[date(0,us)] %[capture.req.hdr(0)] %[capture.res.hdr(0)] %B %sc %rc %tsc %[src] %HM "
+    "%[var(txn.id)] %HPO"
+)
+"""As `proxy_log` reads them: the path last, as it alone may be long."""
+CONNECT_MS = 300
+"""Also what haproxy waits before it tries the last replica that is left."""
+CHECK = "check inter 2s fastinter 200ms downinter 500ms rise 1 fall 1 observe layer4 error-limit 1 on-error mark-down"
+"""Of a replica: one that refuses a connection is left out until it takes one again."""
+DOOR_MORE_S = 10.0
+"""The door tells of its time-outs itself."""
+DOOR, FALLBACK = "door.sock", "fallback.sock"
+"""Where the door listens, in the directory that haproxy runs in: for requests as they came, and for those that were
+meant for a replica that is gone by now.
+"""
+_REQUEST_ID = "^[A-Za-z0-9._:/+=-]{1,128}$"
+_TRACEPARENT = "^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?$"
+_DIGITS = "".join(f"%[var(txn.u),bytes({at},{length})]" for at, length in ((0, 8), (9, 4), (14, 4), (19, 4), (24, 12)))
+"""A UUID without its dashes."""
+_MAXREWRITE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A service as haproxy knows it: what cannot be changed while it runs."""
+
+    backend: str
+    path: str | None
+    hosts: tuple[str, ...]
+    timeout_s: float
+
+
+def configuration(
+    passed: Mapping[str, Passed],
+    servers: Mapping[str, Mapping[str, str]],
+    *,
+    listening_fd: int,
+    log_fd: int,
+    stats_socket: str,
+    maps: tuple[str, str],
+    most_connections: int,
+    most_body: int,
+    stop_within_s: float,
+) -> str:
+    """Return the text of a configuration.
+
+    Args:
+        passed: By the names of services.
+        servers: HOST:PORT of the replicas that each backend has at first, by their names.
+        maps: Files of hosts and of paths.
+        stop_within_s: After it was told to end it is over by then.
+    """
+    longest_s = max((each.timeout_s for each in passed.values()), default=60.0)
+    hosts, paths = maps
+    lines = [
+        "global",
+        f"  stats socket unix@{stats_socket} mode 600 level admin",
+        f"  maxconn {most_connections}",
+        "  nbthread 1",
+        f"  hard-stop-after {_ms(stop_within_s)}",
+        f"  tune.bufsize {LONGEST_HEAD + _MAXREWRITE}",
+        f"  tune.maxrewrite {_MAXREWRITE}",
+        f"  tune.http.maxhdr {MOST_FIELDS}",
+        "defaults",
+        "  mode http",
+        f"  timeout connect {CONNECT_MS}ms",
+        f"  timeout client {_ms(longest_s)}",
+        f"  timeout server {_ms(longest_s)}",
+        "  timeout http-request 10s",
+        "  timeout http-keep-alive 75s",
+        "  timeout tunnel 24d",
+        # A connection to a replica is one client's: what another client left behind may have ended unseen.
+        "  http-reuse never",
+        "  retries 10",
+        "  option redispatch 1",
+        "  option idle-close-on-response",
+        "  option abortonclose",
+        "frontend f",
+        f"  bind fd@{listening_fd}",
+        f"  log fd@{log_fd} len 4096 format raw local0",
+        f'  log-format "{LOG_FIELDS}"',
+        "  option dontlognull",
+        "  declare capture request len 20",
+        "  declare capture response len 20",
+        "  http-request capture req.fhdr(content-length) id 0",
+        "  http-request set-var(txn.t0) date(0,us)",
+        f"  http-request set-var(txn.id) req.fhdr(x-request-id) if {{ req.fhdr(x-request-id) -m reg '{_REQUEST_ID}' }}",
+        f"  acl traced req.fhdr(traceparent) -m reg '{_TRACEPARENT}'",
+        "  http-request set-var(txn.u) uuid() if !{ var(txn.id) -m found } || !traced",
+        f'  http-request set-var-fmt(txn.u) "{_DIGITS}" if {{ var(txn.u) -m found }}',
+        "  http-request set-var(txn.id) var(txn.u) if !{ var(txn.id) -m found }",
+        # What needs a look goes to the door, which refuses what two servers could understand differently.
+        "  acl odd req.ver 1.0",
+        "  acl odd path_sub -i /. %2e %2f %5c \\\\",
+        "  acl odd req.fhdr(transfer-encoding) -m found",
+        "  acl odd req.fhdr(expect) -m found",
+        "  acl odd req.fhdr(upgrade) -m found",
+        f"  acl odd req.fhdr(content-length),length gt {len(str(most_body))}",
+        f"  acl odd req.hdr_val(content-length) gt {most_body}",
+        f"  acl odd url_len gt {LONGEST_TARGET}",
+        "  acl origin_form url_beg /",
+        "  acl has_connection req.fhdr(connection) -m found",
+        "  acl usual_connection req.fhdr(connection) -m str -i keep-alive close",
+        f"  http-request set-var(txn.h) req.fhdr(host),host_only,lower,map_str({hosts}) if origin_form !odd",
+        "  http-request set-var(txn.b) var(txn.h) if { var(txn.h) -m found }",
+        f"  http-request set-var(txn.b) path,map_beg({paths}) if origin_form !odd !{{ var(txn.h) -m found }}",
+        "  http-request unset-var(txn.b) if has_connection !usual_connection",
+        "  use_backend %[var(txn.b)] if { var(txn.b) -m found }",
+        "  default_backend door",
+        *_errors("the gateway"),
+        "backend door",
+        "  http-request set-log-level silent",
+        f"  timeout server {_ms(longest_s + DOOR_MORE_S)}",
+        f"  server door unix@{DOOR} send-proxy",
+        *_errors("the gateway"),
+    ]
+    for name, each in passed.items():
+        lines += _backend(name, each, servers.get(each.backend, {}))
+    return "\n".join(lines) + "\n"
+
+
+def places(each: Passed) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the keys of a service in the map of hosts, and in that of beginnings of paths."""
+    return each.hosts, () if each.path is None else (f"{each.path}/",)
+
+
+def add_server(backend: str, server: str, place: str) -> Sequence[str]:
+    """Return the commands by which a running haproxy gets a replica."""
+    return (
+        f"add server {backend}/{server} {place} {CHECK}",
+        f"enable health {backend}/{server}",
+        f"set server {backend}/{server} state ready",
+    )
+
+
+def _backend(name: str, each: Passed, servers: Mapping[str, str]) -> list[str]:
+    by_path = "!{ var(txn.h) -m found }"
+    prefix = each.path or ""
+    sound = f"{{ req.fhdr(traceparent) -m reg '{_TRACEPARENT}' }}"
+    gone = ("keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",
+            "x-forwarded-prefix", "x-fairlead-shadow")  # fmt: skip
+    return [
+        f"backend {each.backend}",
+        "  balance leastconn",
+        "  option http-buffer-request",
+        f"  timeout server {_ms(each.timeout_s)}",
+        "  http-request set-header X-Forwarded-Host %[req.fhdr(host)] if !{ req.fhdr(x-forwarded-host) -m found }",
+        "  http-request set-header X-Forwarded-Proto http if !{ req.fhdr(x-forwarded-proto) -m found }",
+        *(f"  http-request del-header {field}" for field in gone),
+        "  http-request del-header _ -m sub",
+        *(
+            [
+                f"  http-request set-path %[path,bytes({len(prefix)})] if {by_path}",
+                f"  http-request set-header X-Forwarded-Prefix {prefix} if {by_path}",
+            ]
+            if prefix
+            else []
+        ),
+        "  http-request set-header X-Request-Id %[var(txn.id)]",
+        '  http-request set-header X-Forwarded-For "%[req.fhdr(x-forwarded-for,1)], %[src]" '
+        "if { req.fhdr(x-forwarded-for) -m found }",
+        "  http-request set-header X-Forwarded-For %[src] if !{ req.fhdr(x-forwarded-for) -m found }",
+        f"  http-request del-header tracestate if !{sound}",
+        f"  http-request set-header traceparent 00-%[var(txn.u)]-%[var(txn.u),bytes(16,16)]-01 if !{sound}",
+        "  http-response capture res.fhdr(content-length) id 0",
+        "  http-response del-header keep-alive",
+        "  http-response set-header X-Request-Id %[var(txn.id)]",
+        *_errors(f"a replica of {name}", f"within {each.timeout_s:g} s"),
+        *(f"  server {server} {place} {CHECK}" for server, place in servers.items()),
+        f"  server door unix@{FALLBACK} backup send-proxy",
+    ]
+
+
+def _errors(who: str, in_time: str = "in time") -> list[str]:
+    told = {
+        400: "the request is malformed, or its head is too long",
+        408: "the request did not come in time",
+        500: f"{who} failed",
+        502: f"{who} ended the connection without a sound answer; it may have begun the request",
+        503: f"{who} took no connection",
+        504: f"{who} did not answer {in_time}",
+    }
+    more = {503: " hdr Retry-After 1"}
+    return [
+        f"  http-error status {status} content-type application/json lf-string "
+        f'\'{{"error":"{text}","request_id":"%[var(txn.id)]"}}\' hdr X-Request-Id %[var(txn.id)]'
+        f"{more.get(status, '')}"
+        for status, text in told.items()
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{max(1, round(min(seconds, 2_000_000.0) * 1e3))}ms"
