@@ -231,7 +231,8 @@ def test_a_loop_that_knows_nothing_of_us_loses_a_rank_and_goes_on_from_its_own_c
     assert ended.status.phase is Phase.SUCCEEDED
     assert ended.status.last_failure is not None
     assert ended.status.last_failure.code is Code.KILLED
-    said = desk.output(run)
+    # A rank that is amid an exchange with the one that was killed may tell why it cannot go on before it is ended.
+    said = [line for line in desk.output(run) if line.startswith("from ")]
     assert said[:2] == ["from 0 ranks 2"] * 2
     assert len(said) == 4
     assert said[2] == said[3] != said[0]
