@@ -12,7 +12,7 @@ from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import SweepDetail, detail_of, judge, trials_of
 from fairlead.policy.search import sampling
-from fairlead.policy.search.pruning import with_rungs
+from fairlead.policy.search.pruning import RungReport, with_rungs
 from fairlead.policy.search.trials import TrialRecord, draw, front
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.search_space import Value
@@ -314,6 +314,17 @@ def test_asha_knows_the_length_at_once_of_trials_that_tell_what_is_before_them()
     assert change is not None
     assert change.status is not None
     assert detail_of(replace(sweep, status=change.status)).length == 27
+
+
+def test_a_sweep_that_was_begun_when_asha_judged_from_the_first_step_on_goes_on_so() -> None:
+    world = World(spec(trials="9", prune="asha"))
+    world.pass_once()
+    world.step()
+    begun = replace(world.detail, rungs=(RungReport(trial=0, rung=0, value=5.0),))
+    world.sweep = replace(world.sweep, status=replace(world.sweep.status, detail=begun))
+    world.run()
+    assert {each.rung for each in world.detail.rungs if each.trial > 3} >= {0, 1}
+    assert any("was pruned by asha: its loss at step 1 was" in event for event in world.events)
 
 
 @pytest.mark.parametrize(("rule", "first"), [("asha", None), ("median", None), ("pbt", 1), ("hyperband", 1)])

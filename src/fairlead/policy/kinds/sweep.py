@@ -13,7 +13,15 @@ from typing import TypeAlias
 from fairlead.policy.kinds.parents import advance, child_name, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.search.population import best_part, explore, gives_way
-from fairlead.policy.search.pruning import RungReport, is_pruned, num_rungs, rung_steps, whole_length, with_rungs
+from fairlead.policy.search.pruning import (
+    FIRST_RUNG_PART,
+    RungReport,
+    is_pruned,
+    num_rungs,
+    rung_steps,
+    whole_length,
+    with_rungs,
+)
 from fairlead.policy.search.sampling import suggest
 from fairlead.policy.search.trials import TrialRecord, TrialState, draw, front, metric_of
 from fairlead.specs.search_space import Value, show_value
@@ -250,6 +258,9 @@ def _length(spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail) ->
     """Return how long a whole trial is, once known, if the first rung follows from it."""
     if before.length is not None or spec.prune is None or with_rungs(spec.prune, None) is not None:
         return before.length
+    if before.rungs:
+        # A version that judged from the first step on began it, and reports at other rungs would not compare.
+        return FIRST_RUNG_PART
     return whole_length(history)
 
 
