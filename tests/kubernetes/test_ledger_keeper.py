@@ -68,6 +68,35 @@ def test_a_node_costs_from_its_creation_until_it_goes_at_the_price_of_each_time(
     assert len(changes) == 3
 
 
+def test_a_node_that_changes_and_goes_while_the_ledger_is_out_is_billed_for_each_price_and_up_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, place = no_nodes(), str(tmp_path / "ledger.db")
+    keeper = LedgerKeeper(view, place)
+    view.nodes.put(a_node(1, "2.5"))
+    keeper.act(NOW)
+
+    def out(*_: object) -> UsageLedger:
+        raise ClusterError("it does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UsageLedger, "set_prices", out)
+        patch.setattr(ledger_keeper, "UsageLedger", out)
+        view.nodes.put(a_node(2, "3"))
+        keeper.act(NOW + 10)
+        told = keeper.trouble
+        assert told is not None
+        view.nodes.drop("n", 3)
+        keeper.act(NOW + 20)
+    keeper.act(NOW + 40)
+    assert keeper.trouble is None
+    keeper.rest()
+    ledger = UsageLedger(place)
+    changes = [(each.from_ms / 1000, each.rate) for each in ledger.price_changes()["n"]]
+    ledger.close()
+    assert changes == [(seconds(BORN), 2_500_000), (NOW + 10, 3_000_000), (NOW + 20, None)]
+
+
 def test_a_database_that_is_slow_to_fail_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, tried = [0.0], list[float]()
 

@@ -155,6 +155,8 @@ class LedgerKeeper:
             if not self._is_following:
                 return
             self._charge([found], now)
+            if self._ledger is None:
+                return  # noted, and written by ``act``, which paces how often a database that is away is tried
             try:
                 self._write(now)
             except ClusterError as error:
