@@ -34,6 +34,8 @@ BESIDE = {
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},
+    **{f"scale{key}": {"replicas": "1..8"} for key in (".by", ".cpu", ".replicas", ".external_metric")},
+    **{f"scale.external_metric.{key}": {"replicas": "1..8"} for key in ("name", "target", "labels", "aggregation")},
     **{f"scale.schedule.NAME.{key}": {"replicas": "0..8"} for key in ("cron", "duration", "replicas")},
     "capacity.base": {"replicas": "4"},
     "scale.prometheus": {"replicas": "0..8"},
@@ -44,6 +46,13 @@ BESIDE = {
         for key in ("", ".reconfigure", *(f".layouts{name}" for name in ("", *_OF_LAYOUTS)))
     },
     **{f"peaks{key}": {"nodes": "4"} for key in ("", ".NAME.at", ".NAME.nodes", ".NAME.for", ".NAME.timezone")},
+}
+# What one of a cluster's autoscalers needs beside it.
+OF_AUTOSCALERS = {
+    "by": ["cpu: 70%"],
+    "cpu": ["by: hpa"],
+    "replicas": ["by: hpa", "cpu: 70%"],
+    "external_metric": ["by: hpa"],
 }
 # What it takes the place of.
 INSTEAD = {("Serving", "run"): "predictor", ("Sweep", "objectives"): "objective"}
@@ -101,6 +110,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         section = inner
     if path == ["scale", "schedule"]:
         return []
+    if path == ["scale"] and without in OF_AUTOSCALERS:
+        return OF_AUTOSCALERS[without]
     if isinstance(section, SectionMap):
         if path in (["peaks"], ["project_budgets"]):
             return []

@@ -25,6 +25,7 @@ from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, Version
 from fairlead.cluster.kubernetes.engines.port import Submission
 from fairlead.cluster.kubernetes.engines.table import driver_of, endpoint_driver_of
+from fairlead.cluster.kubernetes.manifests.autoscalers import render_autoscaler
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
 from fairlead.cluster.local import pod_spec
@@ -49,6 +50,7 @@ from fairlead.policy.kinds import idleness
 from fairlead.policy.kinds.replica import judge as judge_replica
 from fairlead.policy.kinds.step_runs import child_spec
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
+from fairlead.policy.serving.replica_count import wanted_replicas
 from fairlead.policy.serving.routes import places_here, routes
 from fairlead.policy.strategy.resolution import ranked, resolve
 from fairlead.specs.fleet import Fleet
@@ -116,6 +118,12 @@ def local_pod(spec: Training) -> object:
 
 def kubernetes_pod(spec: Training) -> object:
     return render_pod(a_workload(spec), a_creation(), SETTINGS)
+
+
+def autoscaled(serving: Serving) -> object:
+    """What the cluster's own autoscaler is given, and how many replicas there are to be."""
+    given = None if serving.scale.by is None else render_autoscaler(a_workload(serving))  # type: ignore[arg-type]
+    return given, wanted_replicas(serving, None, None, 4, 0.0)
 
 
 def by_engine(spec: Serving) -> object:
@@ -910,6 +918,9 @@ ASKS = "scale.prometheus"
 BY_QUERY: Mapping[str, Any] = {
     "replicas": "1..8", f"{ASKS}.url": "http://a:9090", f"{ASKS}.query": "queue", f"{ASKS}.target": 10,
 }  # fmt: skip
+OUTSIDE = "scale.external_metric"
+BY_HPA: Mapping[str, Any] = {"replicas": "1..8", "scale.by": "hpa"}
+BY_METRIC: Mapping[str, Any] = {**BY_HPA, f"{OUTSIDE}.name": "waiting", f"{OUTSIDE}.target": 10}
 LAX: Mapping[str, Any] = {"canary.errors": "50%"}
 PREDICTS: Mapping[str, Any] = {"run": None, "predictor": "predict:Classifier"}
 EFFECTS["Serving"] = [
@@ -932,6 +943,13 @@ EFFECTS["Serving"] = [
     Effect("scale.schedule.*.cron", "0 0 1 1 *", "* * * * *", Asked(), BY_CLOCK),
     Effect("scale.schedule.*.duration", "1m", "2m", Asked(), {**BY_CLOCK, "scale.schedule.*.cron": "*/3 * * * *"}),
     Effect("scale.schedule.*.replicas", 2, 3, Asked(), BY_CLOCK),
+    Effect("scale.by", None, "keda", autoscaled, BY_QUERY),
+    Effect("scale.cpu", "70%", "50%", autoscaled, BY_HPA),
+    Effect("scale.replicas", 2, 3, autoscaled, {**BY_HPA, "scale.cpu": "70%"}),
+    Effect(f"{OUTSIDE}.name", "waiting", "other", autoscaled, BY_METRIC),
+    Effect(f"{OUTSIDE}.target", 10, 20, autoscaled, BY_METRIC),
+    Effect(f"{OUTSIDE}.labels", None, {"a": "b"}, autoscaled, BY_METRIC),
+    Effect(f"{OUTSIDE}.aggregation", "sum", "mean", autoscaled, BY_METRIC),
     Effect(f"{ASKS}.url", "http://a:9090", "http://b:9090", measured, BY_QUERY),
     Effect(f"{ASKS}.query", "queue", "other", measured, BY_QUERY),
     Effect(f"{ASKS}.target", 10, 20, measured, BY_QUERY),

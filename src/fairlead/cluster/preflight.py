@@ -172,7 +172,9 @@ def gateway_problem(spec: "Serving") -> str | None:
     default = Serving(name="default", run="serve")
     is_asked = {
         # A query is asked by the operator; only the last replica's requests are counted by gateways.
-        "replicas": spec.most_replicas is not None and (spec.scale.prometheus is None or spec.replicas == 0),
+        "replicas": spec.most_replicas is not None
+        and spec.scale.by is None
+        and (spec.scale.prometheus is None or spec.replicas == 0),
         "canary": spec.canary is not None,
         "access": spec.access is not None,
         "timeout": spec.timeout_s != default.timeout_s,

@@ -65,7 +65,7 @@ class PrometheusReader:
         found: dict[str, Measurement] = {}
         for parent in endpoints(seen):
             query = parent.spec.scale.prometheus
-            if query is None:
+            if query is None or parent.spec.scale.by is not None:
                 continue
             asked = self._asked.get(parent.uid)
             if asked is None or asked.query != query:

@@ -109,6 +109,11 @@ def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
         if problem is not None:
             raise Conflict(f"{spec.name}: engine: {problem}.")
     if not cluster.has_containers:
+        if spec.scale.by is not None:
+            raise Conflict(
+                f"{spec.name}: scale.by: {spec.scale.by} is an autoscaler of Kubernetes, and the local cluster has "
+                "none. Remove `by`, or name a cluster that has it with `--context`."
+            )
         return
     from fairlead.cluster.preflight import gateway_problem  # here and not above: few runs are endpoints
 

@@ -32,6 +32,7 @@ from fairlead.cluster.kubernetes.operator.partitions.partition_controller import
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
 from fairlead.cluster.kubernetes.operator.placeholders.standby_controller import StandbyController
+from fairlead.cluster.kubernetes.operator.pods.autoscaler_controller import AutoscalerController
 from fairlead.cluster.kubernetes.operator.pods.endpoint_publisher import EndpointPublisher
 from fairlead.cluster.kubernetes.operator.pods.family_notices import FamilyNotices
 from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
@@ -56,6 +57,7 @@ from fairlead.policy.pass_cache import PassCache
 from fairlead.policy.serving.routes import places_on_cluster
 from fairlead.state.capacity_requests import PATIENCE_S, PAUSE_S
 from fairlead.state.demand import Demand
+from fairlead.state.measurements import Measurement
 from fairlead.state.scheduling_policy import POLICIES
 from fairlead.state.snapshot import Snapshot
 
@@ -165,11 +167,14 @@ class Operator:
         self._served = EndpointController(
             client, self.view, may_act=lambda: self.election.is_leader, idle_s=settings.idle_s
         )
+        self._autoscalers = AutoscalerController(
+            client, self.view, namespace=settings.watch_namespace, may_act=lambda: self.election.is_leader
+        )
         self.cluster = KubernetesCluster(
             client,
             demand_of=self._demand,
             served_of=self._served.look,
-            measured_of=lambda seen: self._prometheus.look(seen, time.time()) if self.election.is_leader else {},
+            measured_of=self._measured,
             view=self.view,
             ledger=self.ledger,
             idle_of=self._gpus.idle_of,
@@ -303,6 +308,7 @@ class Operator:
             or self._askings.is_watching
             or self._endpoints.is_behind
             or self._served.is_behind
+            or self._autoscalers.is_behind
             or self._engines.is_busy
             or self._families.is_behind
             or self._listener.is_following
@@ -321,7 +327,8 @@ class Operator:
         changed = run_pass(self.cluster, now, self._decided, self._known)
         epoch = self.view.epoch
         # At rest nothing is to be done, and to look for it costs more than all the rest.
-        is_behind = self._endpoints.is_behind or self._families.is_behind or self._served.is_behind
+        is_behind = self._endpoints.is_behind or self._families.is_behind
+        is_behind = is_behind or self._served.is_behind or self._autoscalers.is_behind
         is_news = changed or epoch != self._acted or self._askings.is_watching or is_behind
         # What was decided now is in no snapshot before the next one.
         self._acted = -1 if changed else epoch
@@ -330,6 +337,7 @@ class Operator:
             if self.cluster.shown is not None:
                 self._endpoints.act(self.agent, self.cluster.shown)
                 self._served.act(self.agent, self.cluster.shown)
+                self._autoscalers.act(self.agent, self.cluster.shown)
                 self._families.act(self.agent, self.cluster.shown)
             self._teller.act(self.agent, now)
             for found in self.cluster.refuse_unreadable():
@@ -360,6 +368,12 @@ class Operator:
         if not seen.parents or not self._gateways.are_there:
             return {}
         return self._gateways.demand({uid: place.name for uid, place in places_on_cluster(seen).items()})
+
+    def _measured(self, seen: Snapshot) -> Mapping[str, Measurement]:
+        """Return what is known of that by which endpoints scale."""
+        if not self.election.is_leader:
+            return {}
+        return {**self._prometheus.look(seen, time.time()), **self._autoscalers.look(seen)}
 
     def _forget(self, now: float) -> None:
         """Forget runs that need not be kept any longer, a few of them."""

@@ -10,6 +10,7 @@ from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, bro
 from fairlead.specs.cron import parse_cron
 from fairlead.specs.endpoint_engines import EndpointEngine, endpoint_engine_problems
 from fairlead.specs.overlay import Overlay
+from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import CAPACITY_RULES as TRAINING_CAPACITY_RULES
@@ -25,6 +26,7 @@ from fairlead.specs.training import (
     env_problems,
     labels_problems,
 )
+from fairlead.specs.workload import WorkloadSpec
 
 # With a revision and the number of a replica behind it, it is still a name.
 NAME_MOST = 35
@@ -62,6 +64,8 @@ SERVING_RULES: Constraints = {
     "max_queue": Limit(low=0, high=1_000_000, whole=True),
 }
 SCALE_RULES: Constraints = {
+    "cpu": Limit(low=0.01, high=10),
+    "replicas": Limit(low=0, high=MAX_REPLICAS, whole=True),
     "concurrency": Limit(low=0.01, high=100_000),
     "queue": Limit(low=0, high=100_000, whole=True),
     "latency_s": Limit(low=0.001, high=3_600),
@@ -78,6 +82,15 @@ PROMETHEUS_RULES: Constraints = {
     "query": Text(max_length=4_000, lines=True, what="a query"),
     "target": Limit(low=1e-9, high=1e15),
 }
+EXTERNAL_METRIC_RULES: Constraints = {
+    "name": Text(
+        max_length=253,
+        pattern=r"[A-Za-z_:][-A-Za-z0-9_:.|]*",
+        what="the name of a metric, such as `DCGM_FI_DEV_GPU_UTIL`",
+    ),
+    "target": Limit(low=1e-3, high=1e15),
+}
+SELECTORS_MOST = 20
 WINDOW_RULES: Constraints = {
     "cron": Text(max_length=200, what="a time"),
     "duration_s": Limit(low=60, high=7 * DAY_S),
@@ -178,11 +191,56 @@ class PrometheusQuery:
             yield "url", f"{quote(self.url)} is no server's address; give one such as `http://prometheus:9090`"
 
 
+class Autoscaler(StrEnum):
+    """The autoscalers of a Kubernetes cluster that may set the number of replicas."""
+
+    HPA = "hpa"
+    KEDA = "keda"
+
+
+NO_AUTOSCALER = "it is set by a cluster's own autoscaler; give `by: hpa` or `by: keda`, or leave it out"
+AUTOSCALERS = {Autoscaler.HPA: "HorizontalPodAutoscaler", Autoscaler.KEDA: "ScaledObject"}
+"""What each is given, as people call it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalMetric:
+    """A number from an adapter of the cluster's, such as Prometheus' own, that its HorizontalPodAutoscaler goes by.
+
+    Attributes:
+        name: By which the adapter serves it.
+        target: The number that one replica is to have.
+        labels: Only of series with these labels.
+        aggregation: What the number is of.
+    """
+
+    name: str
+    target: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    aggregation: Aggregation = Aggregation.SUM
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, EXTERNAL_METRIC_RULES)
+        if len(self.labels) > SELECTORS_MOST:
+            yield "labels", f"{len(self.labels)} labels; give at most {SELECTORS_MOST}"
+        for name, value in self.labels.items():
+            problem = LABEL_NAME.problem(name) or LABEL_VALUE.problem(value)
+            if problem is not None:
+                yield "labels", problem
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """The rule for the number of replicas where it may vary.
 
     Attributes:
+        by: The autoscaler of the cluster that sets the number; None for Fairlead.
+        cpu: The share of the CPU that a replica asks for which it is to use; None where that does not matter.
+        external_metric: A number from an adapter; None for none.
+        replicas: How many that autoscaler has there be; None until it has said so. Nobody else writes it.
         concurrency: Requests in flight at once that one replica is to have.
         latency_s: Seconds within which requests are to be answered, which the number goes by; None for ``concurrency``.
         shed: Requests that would be later than that are refused at once.
@@ -193,6 +251,10 @@ class Scale:
         idle_s: Seconds without any request before the last replica goes, where there may be none.
     """
 
+    by: Autoscaler | None = None
+    cpu: float | None = None
+    external_metric: ExternalMetric | None = None
+    replicas: int | None = None
     concurrency: float = 4.0
     latency_s: float | None = None
     queue: int | None = None
@@ -214,6 +276,7 @@ class Scale:
             yield "queue", "the number goes by `latency` or by `queue`, not by both; remove one"
         if self.queue is not None and not by_default:
             yield "queue", "the number goes by `concurrency` or by `queue`, not by both; remove one"
+        yield from self._problems_of_autoscaler()
         others = {"latency": self.latency_s is not None, "queue": self.queue is not None, "concurrency": not by_default}
         if self.prometheus is not None:
             yield from (
@@ -223,6 +286,41 @@ class Scale:
             )
         if self.latency_s is not None and self.window_s != Scale.__dataclass_fields__["window_s"].default:
             yield "window", "it is for `concurrency`: with `latency` the last quarter of an hour counts; remove one"
+
+    def _problems_of_autoscaler(self) -> Iterable[tuple[str, str]]:
+        if self.by is None:
+            for key, given in (("cpu", self.cpu), ("external_metric", self.external_metric)):
+                if given is not None:
+                    yield key, f"it is for the cluster's own autoscaler; give `by: hpa`, or leave `{key}` out"
+            if self.replicas is not None:
+                yield "replicas", NO_AUTOSCALER
+            return
+        default = Scale()
+        ours = {
+            "concurrency": self.concurrency != default.concurrency, "latency": self.latency_s is not None,
+            "queue": self.queue is not None, "shed": not self.shed, "schedule": bool(self.schedule),
+        }  # fmt: skip
+        yield from (
+            (key, f"it is for Fairlead's own scaling, and `by: {self.by}` has another do that; remove one")
+            for key, is_given in ours.items()
+            if is_given
+        )
+        if self.by is Autoscaler.HPA:
+            if self.prometheus is not None:
+                yield (
+                    "prometheus",
+                    "a HorizontalPodAutoscaler asks none; give `by: keda`, or `external_metric`",
+                )
+            elif self.cpu is None and self.external_metric is None:
+                yield "by", "it is not said what it goes by; give `cpu`, such as `cpu: 70%`, or `external_metric`"
+            if self.idle_s != default.idle_s:
+                yield "idle", "a HorizontalPodAutoscaler keeps one replica at least; leave it out, or give `by: keda`"
+            return
+        if self.prometheus is None:
+            yield "by", "it is not said what it goes by; give `prometheus: {url: ..., query: ..., target: ...}`"
+        for key, given in (("cpu", self.cpu), ("external_metric", self.external_metric)):
+            if given is not None:
+                yield key, "KEDA goes by `prometheus` here; leave it out, or give `by: hpa`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -578,6 +676,10 @@ class Serving:
                     f"`schedule.{name}` has {window.replicas} replicas, and there are {self.replicas} to "
                     f"{self.most_replicas}; give {self.replicas + 1} to {self.most_replicas}",
                 )
+        if self.scale.by is not None and self.engine is not None:
+            yield "scale", f"`engine: {self.engine}` scales by itself; leave `by` out"
+        if self.scale.by is Autoscaler.HPA and self.replicas == 0:
+            yield "replicas", "a HorizontalPodAutoscaler keeps one at least; give `1..N`, or `scale: {by: keda, ...}`"
         if self.canary is not None and self.rollout.max_surge == 0 and self.replicas < 2:
             yield (
                 "canary",
@@ -596,6 +698,15 @@ class Serving:
         yield from endpoint_engine_problems(self)
         if self.capacity.base is not None and self.capacity.base > self.most:
             yield "capacity", f"`base` is {self.capacity.base}, and there are at most {self.most} replicas; give less"
+
+
+def scaled_as(spec: WorkloadSpec, before: WorkloadSpec) -> WorkloadSpec:
+    """Return an endpoint with as many replicas as its cluster's autoscaler has set; any other spec as it is."""
+    if not isinstance(spec, Serving) or not isinstance(before, Serving):
+        return spec
+    if spec.scale.by is None or spec.scale.replicas is not None or before.scale.by is None:
+        return spec
+    return replace(spec, scale=replace(spec.scale, replicas=before.scale.replicas))
 
 
 def map_runs(spec: Serving, of: Callable[[Training], Training]) -> Serving:

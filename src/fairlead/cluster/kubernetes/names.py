@@ -14,6 +14,8 @@ RUN, RUN_UID = f"{DOMAIN}/run", f"{DOMAIN}/run-uid"
 ATTEMPT, INDEX = f"{DOMAIN}/attempt", f"{DOMAIN}/index"
 # On pods that an engine made: which, and the index of the first of those that have the same template.
 ENGINE, INDEX_BASE = f"{DOMAIN}/engine", f"{DOMAIN}/index-base"
+# On the pods of replicas: the endpoint's name.
+SERVICE = f"{DOMAIN}/service"
 # On what an engine makes of an endpoint: whose it is, and of which revision.
 ENDPOINT_UID, REVISION = f"{DOMAIN}/endpoint-uid", f"{DOMAIN}/revision"
 # Labels by which engines number the pods of one template, from 0.

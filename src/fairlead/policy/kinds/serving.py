@@ -23,7 +23,7 @@ from fairlead.policy.serving.scheduled_replicas import next_change
 from fairlead.specs.endpoint_engines import TITLES, EndpointEngine
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.quantities import format_duration
-from fairlead.specs.serving import Replica, Serving, map_runs
+from fairlead.specs.serving import AUTOSCALERS, Replica, Serving, map_runs
 from fairlead.specs.training import Tier
 from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.plan import Change, ChildIntent, Event
@@ -205,13 +205,13 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
         detail, wanted=wanted, going=going, count=detail.count + len(new),
         ready=sum(each.ready and each.name not in gone for each in replicas),
     )  # fmt: skip
-    missing = unmeasured(spec.scale.prometheus, family.measurement, now)
+    missing = _unscaled(spec, family, now)
     reason = _say(serving, detail, replicas, family, missing)
     event = gave_up or tried or _news(spec, before, detail)
     if event is None and detail.unmeasured != (missing is not None) and family.measurement is not None:
         # One event at a time: it is told at the next look where there is another now.
         detail = replace(detail, unmeasured=missing is not None)
-        event = _tell_metric(detail, missing)
+        event = _tell_metric(spec, detail, missing)
     if event is None and detail.unaddressed != family.unaddressed:
         detail = replace(detail, unaddressed=family.unaddressed)
         event = _tell_address(family.unaddressed)
@@ -333,8 +333,8 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
         times += [now + LOOK_S, detail.canary.began_at + spec.canary.within_s]
     if spec.most_replicas is not None and (change := next_change(spec.scale.schedule, now)) is not None:
         times.append(change)
-    if spec.engine is not None:
-        # What an engine says comes by itself.
+    if spec.engine is not None or spec.scale.by is not None:
+        # What an engine or an autoscaler says comes by itself.
         return min((at for at in times if at > now), default=None)
     if spec.scale.prometheus is not None:
         times.append(now + ASK_S)
@@ -413,12 +413,12 @@ def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
     if known is None:
         number = max((each.number for each in detail.revisions), default=0) + 1
         text = to_json(spec.replica("r"))
-        revision = Revision(number=number, spec=to_json(spec), replica=text, created_at=now)
+        revision = Revision(number=number, spec=to_json(_unscaled_spec(spec)), replica=text, created_at=now)
     else:
         # As it was: of one that is there nothing has to be shown anew.
         there = known.number in (detail.serving, detail.target) and known.failed is None
         ready_at = known.ready_at if there else None
-        revision = replace(known, created_at=now, failed=None, ready_at=ready_at, spec=to_json(spec))
+        revision = replace(known, created_at=now, failed=None, ready_at=ready_at, spec=to_json(_unscaled_spec(spec)))
     if detail.canary is not None:
         why = f"{revision.name} was asked for before it was promoted"
         left = (replace(each, failed=why) if each.number == detail.target else each for each in detail.revisions)
@@ -428,6 +428,11 @@ def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
     rest = [each for each in others if each not in kept][-(MOST_REVISIONS - 1 - len(kept)) :]
     revisions = tuple(sorted((*kept, *rest, revision), key=lambda each: each.number))
     return replace(detail, revisions=revisions, asked=revision.number, target=revision.number)
+
+
+def _unscaled_spec(spec: Serving) -> Serving:
+    """Return the spec without the number that a cluster's autoscaler set, which is of a moment and no revision's."""
+    return spec if spec.scale.by is None else replace(spec, scale=replace(spec.scale, replicas=None))
 
 
 def _is_of(revision: Revision, spec: Serving) -> bool:
@@ -723,16 +728,28 @@ def _tell_address(problem: str | None) -> Event:
     return Event(type=Code.ADDRESS_REFUSED.value, reason=Reason(code=Code.ADDRESS_REFUSED, message=problem))
 
 
-def _tell_metric(detail: ServingDetail, missing: str | None) -> Event:
-    """Tell that the query has no answer, or has one again."""
+def _unscaled(spec: Serving, family: Family, now: float) -> str | None:
+    """Return why nobody knows how many replicas are needed; None where somebody does, or is to say."""
+    if spec.scale.by is not None:
+        return None if family.measurement is None else family.measurement.problem
+    return unmeasured(spec.scale.prometheus, family.measurement, now)
+
+
+def _tell_metric(spec: Serving, detail: ServingDetail, missing: str | None) -> Event:
+    """Tell that what its replicas go by is not known, or is again."""
+    by = spec.scale.by
     if missing is None:
-        reason = Reason(code=Code.SERVING, message="its query has an answer again, by which the replicas go")
+        what = "its query has an answer again" if by is None else f"its {AUTOSCALERS[by]} scales it again"
+        reason = Reason(code=Code.SERVING, message=f"{what}, by which the replicas go")
         return Event(type="MetricAvailable", reason=reason)
     stay = f"{plural(detail.wanted, 'replica')} {'stays' if detail.wanted == 1 else 'stay'}"
+    remedy = "Correct `scale.prometheus`, or see to the Prometheus; what the calendar asks for comes all the same."
     reason = Reason(
         code=Code.METRIC_UNAVAILABLE,
-        message=f"{stay} until its query has an answer: {missing}",
-        remedy="Correct `scale.prometheus`, or see to the Prometheus; what the calendar asks for comes all the same.",
+        message=f"{stay} until its query has an answer: {missing}"
+        if by is None
+        else f"{stay} until it is scaled again: {missing}",
+        remedy=remedy if by is None else "Correct `scale`, or see to what serves the metric.",
     )
     return Event(type=Code.METRIC_UNAVAILABLE.value, reason=reason)
 
@@ -747,18 +764,21 @@ def _say(
     """Say what an endpoint does now, in a sentence.
 
     Args:
-        missing: Why the query by which it scales has no answer.
+        missing: Why it is not known what its replicas go by.
     """
     target = detail.revision(detail.target)
     assert target is not None
     given_up = detail.revision(detail.asked)
     aside = "" if given_up is None or given_up.failed is None else f"; {given_up.name} was given up: {given_up.failed}"
     aside += "" if family.unaddressed is None else f"; it has no address: {family.unaddressed}"
-    aside += "" if missing is None else f"; its query has no answer: {missing}"
+    if missing is not None:
+        aside += f"; {missing}" if serving.spec.scale.by is not None else f"; its query has no answer: {missing}"
     new = [each for each in replicas if each.revision == target.number and not each.leaving]
     old = [each for each in replicas if each.revision != target.number and each.ready]
     num_ready = sum(each.ready for each in new)
     if not detail.wanted and target.ready_at is not None:
+        if (by := serving.spec.scale.by) is not None:
+            return Reason(code=Code.ASLEEP, message=f"asleep, as its {AUTOSCALERS[by]} has it{aside}")
         idle = format_duration(serving.spec.scale.idle_s)
         return Reason(code=Code.ASLEEP, message=f"asleep after {idle} without a request; the next one wakes it{aside}")
     if detail.canary is not None and serving.spec.canary is not None:
@@ -810,7 +830,9 @@ def _news(spec: Serving, before: ServingDetail, detail: ServingDetail) -> Event 
         return Event(type="RolloutStarted", reason=reason)
     if before.target and detail.wanted != before.wanted:
         code = Code.SERVING if detail.wanted else Code.ASLEEP
-        message = f"from {before.wanted} to {plural(detail.wanted, 'replica')}"
+        by = spec.scale.by
+        who = "" if by is None else f", by its {AUTOSCALERS[by]}"
+        message = f"from {before.wanted} to {plural(detail.wanted, 'replica')}{who}"
         return Event(type="Scaled", reason=Reason(code=code, message=message))
     return None
 

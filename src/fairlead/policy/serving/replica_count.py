@@ -4,8 +4,8 @@ What a moment needs is the mean of the most requests that were in flight or wait
 the number that one replica is to have, with `queue` those that may wait for it included; so a sustained load is met
 within seconds and a lone burst of one is not. There are never fewer replicas than any moment of the last window needed,
 so that the number does not follow every dip, nor than the calendar says. With a query of a Prometheus its number takes
-the place of the requests in flight. The last replica goes after an idle time
-without any request, and comes back with the next one.
+the place of the requests in flight. A cluster's own autoscaler sets the number itself. The last replica goes after an
+idle time without any request, and comes back with the next one.
 """
 
 import math
@@ -40,6 +40,10 @@ def wanted_replicas(
     """
     if spec.most_replicas is None:
         return spec.replicas
+    if spec.scale.by is not None:
+        # Where it has said nothing yet, as few as can be asked.
+        asked = max(1, spec.replicas) if spec.scale.replicas is None else spec.scale.replicas
+        return min(max(asked, spec.replicas), spec.most)
     least = max(spec.replicas, scheduled_replicas(spec.scale.schedule, now))
     if spec.scale.prometheus is not None:
         needed = needed_by_metric(spec.scale.prometheus, measurement, spec.scale.window_s, current, now)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from fairlead.specs import serving
 from fairlead.specs.constraints import NAME
 from fairlead.specs.endpoint_engines import EndpointEngine
+from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.tables.field_types import (
     CPU,
     DURATION,
@@ -17,6 +18,7 @@ from fairlead.specs.tables.field_types import (
     WHOLE,
     Key,
     ListField,
+    MapField,
     Section,
     SectionMap,
     name_key,
@@ -102,11 +104,84 @@ PROMETHEUS = Section(
     ),
 )
 
+EXTERNAL_METRIC = Section(
+    type=serving.ExternalMetric,
+    rules=serving.EXTERNAL_METRIC_RULES,
+    keys=(
+        Key(
+            name="name",
+            kind=TEXT,
+            doc="Name by which an adapter of the cluster serves it, as `external.metrics.k8s.io` has it.",
+            attributes=("name",),
+            example="DCGM_FI_DEV_GPU_UTIL",
+            required=True,
+            also=("metric", "metric_name", "metricName"),
+        ),
+        Key(
+            name="target",
+            kind=FACTOR,
+            doc="The number that one replica is to have.",
+            attributes=("target",),
+            example="70",
+            required=True,
+            also=("threshold", "target_value", "value", "averageValue"),
+        ),
+        Key(
+            name="labels",
+            kind=MapField(names=LABEL_NAME, values=LABEL_VALUE, most=serving.SELECTORS_MOST),
+            doc="Only series with these labels.",
+            attributes=("labels",),
+            example="{service: chat}",
+            also=("selector", "match_labels", "matchLabels"),
+        ),
+        Key(
+            name="aggregation",
+            kind=word(serving.Aggregation),
+            doc="Whether the number is of all replicas together, such as a queue, or a mean of them, such as a use.",
+            attributes=("aggregation",),
+            example="mean",
+            also=("metric_type", "metricType", "type", "aggregate"),
+        ),
+    ),
+)
+
 SCALE = Section(
     type=serving.Scale,
     rules=serving.SCALE_RULES,
     shorthand="concurrency",
     keys=(
+        Key(
+            name="by",
+            kind=word(serving.Autoscaler),
+            doc="A Kubernetes cluster's own autoscaler that sets the number; Fairlead does when left out.",
+            attributes=("by",),
+            example="hpa",
+            also=("autoscaler", "class", "engine", "scaler", "controller"),
+        ),
+        Key(
+            name="cpu",
+            kind=SHARE,
+            doc="Share of the CPU that replicas ask for which they are to use on average, with `by: hpa`.",
+            attributes=("cpu",),
+            example="70%",
+            also=("cpu_utilization", "target_cpu", "targetCPUUtilizationPercentage", "utilization"),
+        ),
+        Key(
+            name="external_metric",
+            kind=EXTERNAL_METRIC,
+            doc="A number from a metrics adapter of the cluster, with `by: hpa`.",
+            attributes=("external_metric",),
+            example="{name: DCGM_FI_DEV_GPU_UTIL, target: 70, aggregation: mean}",
+            also=("external", "adapter", "object_metric"),
+        ),
+        Key(
+            name="replicas",
+            kind=WHOLE,
+            doc="Replicas that the autoscaler of `by` asks for now; it sets this itself.",
+            attributes=("replicas",),
+            example="3",
+            also=("current", "desired"),
+        ),
         Key(
             name="concurrency",
             kind=FACTOR,
@@ -145,7 +220,7 @@ SCALE = Section(
             doc="A number from a Prometheus by which the replicas go, in the place of `concurrency`.",
             attributes=("prometheus",),
             example="{url: 'http://prometheus:9090', query: sum(jobs_waiting), target: 20}",
-            also=("query", "metric", "metrics", "custom_metric", "external", "gpu_utilization", "trigger", "triggers"),
+            also=("query", "metric", "metrics", "custom_metric", "gpu_utilization", "trigger", "triggers"),
         ),
         Key(
             name="schedule",

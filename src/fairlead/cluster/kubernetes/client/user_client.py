@@ -52,7 +52,7 @@ from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
 from fairlead.specs.model_reference import read_reference
 from fairlead.specs.pipeline import Pipeline
-from fairlead.specs.serving import Replica, Serving
+from fairlead.specs.serving import Replica, Serving, scaled_as
 from fairlead.specs.team import Team
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
@@ -194,6 +194,7 @@ class UserClient:
                 if not _may_change(spec) or type(spec) is not type(run.spec) or not _may_change(run.spec):
                     # Told before anything is sent, so that no files are left that nothing owns.
                     raise name_taken(spec)
+                spec = scaled_as(spec, run.spec)
                 if run.spec == spec:
                     return self._known(run)
                 submit = partial(place.revise, run.uid)

@@ -16,7 +16,7 @@ from fairlead.specs.formats.rendering import default_of
 from fairlead.specs.keys import API_VERSION, OBJECTS
 from fairlead.specs.pool import PoolGpu
 from fairlead.specs.resources import Resources
-from fairlead.specs.serving import Serving
+from fairlead.specs.serving import Scale, Serving
 from fairlead.specs.sweep import Prune
 from fairlead.specs.tables import field_types as kinds
 from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
@@ -56,6 +56,16 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("Age", "date", ".metadata.creationTimestamp"),
     ),
 }
+_SCALED: dict[str, dict[str, Any]] = {
+    "Serving": {
+        "scale": {
+            "specReplicasPath": ".spec.scale.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        }
+    }
+}
+"""Kinds that a cluster's own autoscaler may scale, and where it finds their number."""
 LONGEST = 65_536
 """Characters of a text of which nothing else is known."""
 MOST_CHECKED = 1_000_000
@@ -70,6 +80,7 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Prune: validation.population_rules,
     PoolGpu: validation.partition_rules,
     Serving: validation.endpoint_rules,
+    Scale: validation.scale_rules,
 }
 
 
@@ -103,7 +114,7 @@ def definition(kind: str) -> dict[str, Any]:
                     "served": True,
                     "storage": True,
                     "schema": {"openAPIV3Schema": object_schema(kind)},
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}, **_SCALED.get(kind, {})},
                     "additionalPrinterColumns": columns,
                 }
             ],

@@ -100,6 +100,9 @@ def render_pod(
         },
         "ownerReferences": [names.owner(workload)],
     }
+    if isinstance(spec, Replica):
+        # By which an autoscaler of the cluster finds them.
+        metadata["labels"] |= {names.SERVICE: spec.service}
     resources = _resources(workload, create, device)
     ranks: dict[str, Any] = {
         "name": RANKS,

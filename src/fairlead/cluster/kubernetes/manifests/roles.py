@@ -84,6 +84,8 @@ OPERATOR_RULES: Rules = [
     rule("", ("configmaps",), ("patch",)),  # the last lines of pods that are gone
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
     rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods, and who serves
+    rule("autoscaling", ("horizontalpodautoscalers",), ("list",)),  # which endpoints the cluster's own autoscaler has
+    rule("keda.sh", ("scaledobjects",), ("list",)),
     rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
     rule("autoscaling.k8s.io", ("verticalpodautoscalers",), ("list",)),  # what those recommend whom a label names
     rule("", ("configmaps",), ("list", "watch"), ACCESS_KEYS),  # hashes of keys, which gateways ask for
@@ -107,6 +109,7 @@ TEAM_RULES: Rules = [
 # What runs and endpoints with an `engine` take: an object for each start or endpoint, and nothing where a cluster has
 # no such engine.
 _HANDED = ("get", "list", "watch", "create", "delete")
+_SCALING = ("create", "patch", "delete")
 ENGINE_RULES: Rules = [
     rule("jobset.x-k8s.io", ("jobsets",), _HANDED),
     rule("batch", ("jobs",), _HANDED),  # those that Kueue admits
@@ -119,6 +122,8 @@ ENGINE_RULES: Rules = [
     rule("apps", ("deployments",), ("list", "watch")),  # how far one that KServe made has rolled
     rule("serving.knative.dev", ("services",), (*_HANDED, "patch")),
     rule("serving.knative.dev", ("revisions",), ("list", "watch")),  # how many replicas there are
+    rule("autoscaling", ("horizontalpodautoscalers",), _SCALING),  # of endpoints that a cluster's own scales
+    rule("keda.sh", ("scaledobjects",), _SCALING),
     rule("kueue.x-k8s.io", ("workloads",), ("list", "watch")),  # why it admits what it queues, and why not
 ]
 

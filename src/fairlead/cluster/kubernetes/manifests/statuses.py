@@ -6,12 +6,15 @@ derived from it, so that no reader has to know it.
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.kinds import DESCRIBED, is_parent_kind
+from fairlead.cluster.kubernetes.names import SERVICE
 from fairlead.ledger.run_cost import RunCost
+from fairlead.policy.kinds.serving import detail_of
 from fairlead.policy.kinds.table import parent_of
+from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, Workload
 
 MESSAGE_MOST = 32_768  # what a condition's message may hold
@@ -53,6 +56,11 @@ def status_schema(kind: str) -> dict[str, Any]:
             "progress": {"type": "string", "description": "How far it is, by its children."},
             "best": {"type": "string", "description": "The best value so far and the child that has it."},
         }
+        if kind == "Serving":
+            properties |= {
+                "replicas": {"type": "integer", "description": "Replicas that there are to be."},
+                "selector": {"type": "string", "description": "Labels of their pods, as a cluster's autoscaler asks."},
+            }
     elif kind not in DESCRIBED:
         properties |= {
             "warning": {"type": "string", "description": "What is wrong while it runs, as a sentence."},
@@ -135,6 +143,9 @@ def parent_status(
     }
     if record.best is not None:
         found["best"] = record.best(workload)
+    if isinstance(workload.spec, Serving):
+        found["replicas"] = detail_of(cast("Workload[Serving]", workload)).wanted
+        found["selector"] = f"{SERVICE}={workload.spec.name}"
     return found
 
 

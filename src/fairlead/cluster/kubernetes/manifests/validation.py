@@ -8,7 +8,7 @@ import json
 
 from fairlead.cluster.preflight import IN_POD, MODEL_PLACES, NO_PLACES, NO_POPULATION, OF_A_MACHINE, OTHER_PLACES
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
-from fairlead.specs import endpoint_engines, engines
+from fairlead.specs import endpoint_engines, engines, serving
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
 from fairlead.specs.formats.advice import advice, limits_of
 from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
@@ -256,6 +256,11 @@ def endpoint_rules() -> list[Rule]:
         refused("!has(self.access)", given.ANSWERS, given.NO_ACCESS, at=".access"),
         refused(ignored, given.TRIES, given.NO_CANARY, at=".canary"),
     ]
+
+
+def scale_rules() -> list[Rule]:
+    """Nobody but an autoscaler sets the number of replicas; ``self`` is the section of what that goes by."""
+    return [rule("!has(self.replicas) || has(self.by)", say(serving.NO_AUTOSCALER), at=".replicas")]
 
 
 def endpoint_update_rules() -> list[Rule]:

@@ -48,6 +48,7 @@ from fairlead.policy.kinds.spec_updates import changed_meanwhile, check_update
 from fairlead.policy.kinds.table import leaf, runs_of
 from fairlead.policy.next_decision import next_decision_at
 from fairlead.specs.keys import API_VERSION
+from fairlead.specs.serving import scaled_as
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.capacity_requests import CapacityRequest, Growth
@@ -339,6 +340,7 @@ class KubernetesCluster:
             content, found = there
             if found.is_leaving or found.state.status.phase.is_final:
                 raise Conflict(f"{found.name} is over or being deleted; submit it again when it is gone.")
+            spec = scaled_as(spec, _run_of(found).spec)
             metadata = {
                 "uid": uid,
                 "resourceVersion": str(found.version),

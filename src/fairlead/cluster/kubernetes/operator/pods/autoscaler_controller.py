@@ -1,0 +1,187 @@
+"""Gives a cluster's own autoscaler each endpoint that it is to scale, keeps what it is given, and takes it away again.
+
+What autoscalers have is read once, when this operator begins to lead, and written again every while: that brings back
+what somebody has deleted, and tells what the autoscaler says of it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.kinds import objects_path
+from fairlead.cluster.kubernetes.manifests.autoscalers import APIS, Object, complaint, render_autoscaler
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.policy.serving.routes import endpoints
+from fairlead.specs.serving import AUTOSCALERS, Autoscaler, Serving
+from fairlead.state.measurements import Measurement
+from fairlead.state.snapshot import Intent, Snapshot, Workload
+
+# How often what is there is written again, and how long nothing is tried again that was refused.
+CHECK_S, PAUSE_S = 30.0, 10.0
+SURVEY = "survey-of-autoscalers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """An object as it was written for an endpoint."""
+
+    by: Autoscaler
+    path: str
+    content: Object
+    at: float
+
+
+class AutoscalerController:
+    """The hands of the operator where a cluster's own autoscaler scales an endpoint.
+
+    Args:
+        namespace: Only endpoints of it are looked at; None for all.
+        may_act: Whether we still lead; asked before each request.
+    """
+
+    def __init__(
+        self, client: Client, view: Informers, *, namespace: str | None = None, may_act: Callable[[], bool]
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._namespace = namespace
+        self._may_act = may_act
+        self._lock = threading.Lock()
+        self._there: dict[str, _Written] | None = None
+        self._wanted: dict[str, Workload[Serving]] = {}
+        self._problems: dict[str, tuple[str, float]] = {}
+        self._is_due = False
+        self._check_at = 0.0
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether something is still to be written, or to be looked at again."""
+        return self._is_due or (bool(self._wanted) and time.monotonic() >= self._check_at)
+
+    def look(self, seen: Snapshot) -> Mapping[str, Measurement]:
+        """Return why autoscalers cannot scale, by the uids of endpoints, in the form of a query without an answer."""
+        with self._lock:
+            problems = {uid: said for uid, (said, _) in self._problems.items()}
+        return {
+            each.uid: Measurement(since=each.created_at, problem=problems.get(each.uid))
+            for each in endpoints(seen)
+            if each.spec.scale.by is not None
+        }
+
+    def act(self, agent: Agent, seen: Snapshot) -> None:
+        """Give out what is to be written by a snapshot."""
+        wanted = {
+            each.uid: each for each in endpoints(seen) if each.spec.scale.by is not None and each.intent is Intent.RUN
+        }
+        now = time.monotonic()
+        with self._lock:
+            self._wanted = wanted
+            self._problems = {uid: each for uid, each in self._problems.items() if uid in wanted}
+            there = self._there
+            waiting = {uid for uid, (_, at) in self._problems.items() if now < at}
+        if there is None:
+            if wanted or any(isinstance(each.spec, Serving) for each in seen.parents):
+                self._is_due = True
+                agent.submit(SURVEY, "look which endpoints autoscalers have", self._survey)
+            return
+        behind = [uid for uid, each in wanted.items() if not _is_like(there.get(uid), each)]
+        again = [uid for uid in wanted if uid in there and now - there[uid].at >= CHECK_S]
+        gone = [uid for uid in there if uid not in wanted or there[uid].by is not wanted[uid].spec.scale.by]
+        self._is_due = bool(behind or gone)
+        self._check_at = min((each.at + CHECK_S for each in there.values()), default=now + CHECK_S)
+        for uid in gone:
+            agent.submit(uid, f"take away the autoscaler of {there[uid].path}", partial(self._delete, uid))
+        for uid in dict.fromkeys((*behind, *again)):
+            if uid not in waiting and uid not in gone:
+                spec = wanted[uid].spec
+                agent.submit(uid, f"have {spec.scale.by} scale {spec.team}/{spec.name}", partial(self._write, uid))
+
+    def _survey(self) -> None:
+        """Read what autoscalers have of ours from before."""
+        found: dict[str, _Written] = {}
+        for by, (api, plural) in APIS.items():
+            place = f"/apis/{api}/{plural}"
+            if self._namespace is not None:
+                place = f"/apis/{api}/namespaces/{self._namespace}/{plural}"
+            try:
+                items = list(self._client.items(place, {"labelSelector": names.ENDPOINT_UID}))
+            except ApiError as error:
+                # An operator whose roles are older than it is has given none away.
+                if error.status not in (403, 404):
+                    raise
+                continue
+            for each in items:
+                about = each["metadata"]
+                path = f"/apis/{api}/namespaces/{about['namespace']}/{plural}/{about['name']}"
+                found[about["labels"][names.ENDPOINT_UID]] = _Written(by=by, path=path, content={}, at=0.0)
+        with self._lock:
+            self._there = found
+        self._view.wake()
+
+    def _write(self, uid: str) -> None:
+        with self._lock:
+            endpoint = self._wanted.get(uid)
+        if endpoint is None or not self._may_act():
+            return
+        spec, by = endpoint.spec, endpoint.spec.scale.by
+        if by is None:
+            return
+        if spec.scale.replicas is None:
+            # What has no number is taken for one that is not to be scaled.
+            first = {"spec": {"scale": {"replicas": max(1, spec.replicas)}}}
+            about = {"metadata": {"uid": uid}}
+            self._client.merge(objects_path("Serving", spec.team, spec.name), {**about, **first})
+        content = render_autoscaler(endpoint)
+        api, plural = APIS[by]
+        path = f"/apis/{api}/namespaces/{spec.team}/{plural}/{content['metadata']['name']}"
+        problem: str | None
+        try:
+            problem = complaint(self._client.apply(path, content))
+        except ApiError as error:
+            if error.status not in (400, 403, 404, 422):
+                raise
+            said = " ".join(error.said.split()).rstrip(".")
+            lacks = f"this cluster has no {AUTOSCALERS[by]} ({api}), which `by: {by}` needs"
+            problem = lacks if error.status == 404 else f"the API server refuses its {AUTOSCALERS[by]}: {said}"
+            self._note(uid, problem, time.monotonic() + PAUSE_S)
+            return
+        with self._lock:
+            if self._there is not None:
+                self._there[uid] = _Written(by=by, path=path, content=content, at=time.monotonic())
+        self._note(uid, problem, 0.0)
+
+    def _note(self, uid: str, problem: str | None, again_at: float) -> None:
+        with self._lock:
+            before = self._problems.pop(uid, (None, 0.0))[0]
+            if problem is not None:
+                self._problems[uid] = (problem, again_at)
+        if before != problem:
+            self._view.wake()
+
+    def _delete(self, uid: str) -> None:
+        with self._lock:
+            there = None if self._there is None else self._there.get(uid)
+        if there is None or not self._may_act():
+            return
+        try:
+            self._client.delete(there.path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        with self._lock:
+            if self._there is not None:
+                self._there.pop(uid, None)
+        self._view.wake()
+
+
+def _is_like(written: _Written | None, endpoint: Workload[Serving]) -> bool:
+    """Return whether what was written says what an endpoint is to have, and its number is set."""
+    if written is None or endpoint.spec.scale.replicas is None:
+        return False
+    spec = replace(endpoint.spec, scale=replace(endpoint.spec.scale, replicas=None))
+    return written.content == render_autoscaler(replace(endpoint, spec=spec))
