@@ -24,9 +24,10 @@ from benchmarks.baselines.muri import PUBLISHED_AS, TRACES, Figures, Submitted, 
 from benchmarks.baselines.orders import srsf, srtf
 from benchmarks.baselines.replay import Account, Answer, Policy, replay
 from benchmarks.baselines.tiresias import tiresias_l
-from benchmarks.candidates.gpu_sharing import packings
 from benchmarks.data import folder_of
 from benchmarks.production import RULES, in_production
+from fairlead.policy.gpu.stage_interleaving import speeds
+from fairlead.policy.selection.grouping import Grouping
 from fairlead.policy.selection.jobs import Job
 from fairlead.policy.selection.knapsack import choose
 
@@ -38,7 +39,7 @@ def fairlead(queue: Sequence[Job], num_gpus: int, now: float) -> Answer:
 
 def fairlead_sharing(queue: Sequence[Job], num_gpus: int, now: float) -> Answer:
     """The default policy, with the same settings, where jobs may share."""
-    return Answer(groups=choose(queue, num_gpus, packings))
+    return Answer(groups=choose(queue, num_gpus, Grouping(speeds)))
 
 
 ALONE: dict[str, Callable[[], Policy]] = {

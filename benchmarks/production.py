@@ -14,7 +14,7 @@ from fairlead.control.outcomes import percentile
 from fairlead.control.simulation import World, simulate
 from fairlead.specs.pool import Hardware, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.specs.simulation import Programs, Simulation
+from fairlead.specs.simulation import Interference, Programs, Simulation
 from fairlead.specs.training import Training
 from fairlead.state.scheduling_policy import POLICIES
 from fairlead.state.snapshot import Phase
@@ -26,6 +26,7 @@ RULES = {
     "production-shortest": POLICIES["shortest"],
     "production-preempting": POLICIES["preempting"],
     "production-least-work": POLICIES["least-work"],
+    "production-sharing": POLICIES["least-work"],
 }
 POOL = Pool(
     name="v100",
@@ -36,6 +37,12 @@ ONE_EACH = Pool(
     name="one",
     nodes=shockwave.NUM_GPUS,
     hardware=Hardware(cpu_milli=96_000, memory_bytes=2**40, gpu=PoolGpu(model="V100", count=1)),
+)
+# What sharing costs follows from the profiles of those that share.
+SHARED = Simulation(
+    name="replay",
+    programs=Programs(checkpoint_every_s=600.0, save_s=0.0, step_s=60.0),
+    interference=Interference(),
 )
 ASSUMED = Simulation(name="replay", programs=Programs(checkpoint_every_s=600.0, save_s=0.0, step_s=60.0))
 
@@ -48,8 +55,9 @@ def in_production(trace: Sequence[Submitted], policy: str, *, estimates: str = "
         estimates: ``known``; ``noisy``, declared wrong by up to 2 either way; or ``learnt``, declared by nobody.
     """
     chance = random.Random(seed)
-    arrivals = [_arrival(job, estimates, chance) for job in trace]
-    outcome = simulate(arrivals, (POOL,), World(simulations=(ASSUMED,)), rules=RULES[policy])
+    shares = policy == "production-sharing"
+    arrivals = [_arrival(job, estimates, chance, shares=shares) for job in trace]
+    outcome = simulate(arrivals, (POOL,), World(simulations=(SHARED if shares else ASSUMED,)), rules=RULES[policy])
     assert all(run.phase is Phase.SUCCEEDED for run in outcome.runs), "a run did not come to its end"
     jcts_s = [run.completion_s for run in outcome.runs if run.completion_s is not None]
     p99_s = percentile(jcts_s, 0.99)
@@ -91,15 +99,16 @@ def fair_in_production(
     return shockwave.figures(trace, ended_s)
 
 
-def _arrival(job: Submitted, estimates: str, chance: random.Random) -> Arrival:
+def _arrival(job: Submitted, estimates: str, chance: random.Random, *, shares: bool) -> Arrival:
     nodes = max(1, -(-job.num_gpus // GPUS_PER_NODE))
     declared_s = {"known": job.work_s, "noisy": job.work_s * 2 ** chance.uniform(-1.0, 1.0)}.get(estimates)
     spec = Training(
         # Jobs of one size are of one kind, for the last number of a name does not count.
-        name=f"gpus-{job.num_gpus}-{job.uid}",
+        name=f"{job.model.replace('_', '-')}-{job.uid}" if shares else f"gpus-{job.num_gpus}-{job.uid}",
         run="replayed",
         nodes=nodes,
-        resources=Resources(gpu=GpuRequest(milli=1000 * (job.num_gpus // nodes))),
+        resources=Resources(gpu=GpuRequest(milli=1000 * (job.num_gpus // nodes)), colocate=shares),
         expected_duration_s=declared_s,
     )
-    return Arrival(at_s=job.submitted_s, duration_s=job.work_s, spec=spec, start_up_s=job.overhead_s)
+    profile = job.profile if shares else None
+    return Arrival(at_s=job.submitted_s, duration_s=job.work_s, spec=spec, start_up_s=job.overhead_s, profile=profile)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from benchmarks.baselines.muri import GPUS_PER_NODE, NUM_NODES, Figures, Submitted
 from fairlead.policy.gpu.stage_interleaving import speeds
-from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.selection.jobs import Group, Job, Sharable
 
 _SAME_MOMENT_S = 1e-6
 
@@ -147,7 +147,7 @@ def _show(state: _State, known: Estimator) -> Job:
             remaining_s=known.remaining_s(state.job, state.done_s),
             attained_s=state.held_s,
             done_s=state.done_s,
-            profile=state.job.profile,
+            sharable=Sharable(kind=state.job.profile),
         )
     return state.shown
 

@@ -6,7 +6,6 @@ from itertools import combinations, pairwise
 import pytest
 from hypothesis import given, settings
 
-from benchmarks.candidates.gpu_sharing import packings
 from fairlead.policy.selection.jobs import Group, Job
 from fairlead.policy.selection.knapsack import choose
 from fairlead.policy.selection.worth import worth
@@ -24,6 +23,7 @@ from tests.policy.queues import (
     job,
     longest_first,
     one_device_too_many,
+    packings,
     queues,
     together,
     twice,
@@ -49,7 +49,7 @@ def idles_beside_one_that_fits(queue: Sequence[Job], groups: tuple[Group, ...]) 
 def lets_a_longer_one_pass(queue: Sequence[Job], groups: tuple[Group, ...]) -> bool:
     running = [member for group in groups for member in group.jobs]
     return any(
-        one.num_gpus == other.num_gpus and one.profile == other.profile and worth(one) > worth(other)
+        one.num_gpus == other.num_gpus and one.sharable == other.sharable and worth(one) > worth(other)
         for one in _waiting(queue, groups)
         for other in running
     )
@@ -151,7 +151,7 @@ def test_jobs_that_need_the_same_stage_do_not_share() -> None:
 def test_a_job_that_was_never_measured_never_shares() -> None:
     queue = [job("known", 8, 1000.0, LOADING), job("unknown", 8, 900.0, None), job("other", 8, 2000.0, COMPUTING)]
     groups = choose(queue, NUM_GPUS, packings)
-    assert all(len(group.jobs) == 1 for group in groups if any(member.profile is None for member in group.jobs))
+    assert all(len(group.jobs) == 1 for group in groups if any(member.sharable is None for member in group.jobs))
 
 
 def _waiting(queue: Sequence[Job], groups: tuple[Group, ...]) -> list[Job]:

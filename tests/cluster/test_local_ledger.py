@@ -23,7 +23,7 @@ from fairlead.ledger.usage import WHOLE, Holder, Interval, Use
 from fairlead.specs.training import Training
 from fairlead.state.plan import CreatePod, Plan
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExit, Spending, Workload
-from tests.builders import change, status, training
+from tests.builders import change, node, status, training
 
 HOUR_S = 3600.0
 ENDS_PODS = """
@@ -102,6 +102,29 @@ def test_a_pod_that_lives_is_charged_up_to_now_in_every_grouping(cluster: LocalC
         rest = ("localhost",) if word == "pool" else None
         assert amounts == {(key, Use.STARTING): 2_500_000, (rest, Use.IDLE): 2_500_000}
     assert cluster.holders()[run.uid].project == "p"
+    cluster.close()
+
+
+def test_gpus_that_several_hold_are_divided_among_them_while_they_do(cluster: LocalCluster) -> None:
+    cluster._node = replace(node("localhost", gpus=4), name="localhost")
+    price(cluster, rate=4_000_000)
+    first, second = (gpu.uuid for gpu in cluster.node().gpus[:2])
+    runs = {name: cluster.submit(training(name), environ={}) for name in ("a", "b", "alone")}
+    for name, devices in (("a", (first,)), ("b", (first,)), ("alone", (second,))):
+        create = (CreatePod(attempt=0, index=0, node="localhost", grant=Grant(gpu_uuids=devices, gpu_milli=1000)),)
+        change_ = change(runs[name], status=status(Phase.STARTING), create=create)
+        assert cluster.apply(Plan(changes=(change_,))) == (True,)
+    (pod,), (other,), (third,) = (cluster.pods(run.uid) for run in runs.values())
+    began = max(each.created_at for each in (pod, other, third))
+    for each, ended in ((other, began + HOUR_S), (pod, began + 2 * HOUR_S), (third, began + HOUR_S)):
+        end(cluster, each, after_s=ended - each.created_at)
+    # An hour of a GPU costs a dollar: shared for one hour, alone for the next.
+    costs = {name: cluster.cost_of(run) or 0 for name, run in runs.items()}
+    assert costs == pytest.approx({"a": 1_500_000, "b": 500_000, "alone": 1_000_000}, abs=3_000)
+    found = cluster.store.cost(Grouping.RUN, since=began, until=began + HOUR_S, now=began + 30 * HOUR_S)
+    assert sum(line.microusd for line in found.lines) == found.billed_microusd == 4_000_000
+    idle = sum(line.microusd for line in found.lines if line.use is Use.IDLE)
+    assert idle == pytest.approx(2_000_000, abs=3_000)
     cluster.close()
 
 

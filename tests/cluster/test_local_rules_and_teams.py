@@ -1,17 +1,20 @@
 """What somebody may put into the state directory of one machine: Team documents, and the name of a policy."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
-from fairlead.errors import ClusterError
+from fairlead.control.admission import admit
+from fairlead.errors import ClusterError, Conflict
+from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.state.plan import Change, Plan
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES
 from fairlead.state.snapshot import Completed, Phase
-from tests.builders import status, training
+from tests.builders import node, status, training
 
 VISION = Team(name="vision", guaranteed=Quota(cpu_milli=2000), quota=Quota(cpu_milli=4000))
 TEXT = "kind: Team\nname: vision\nguaranteed: {cpu: 2}\nquota: {cpu: 4}\n"
@@ -39,6 +42,17 @@ def test_whoever_asks_what_would_happen_is_shown_them_while_nobody_waits(tmp_pat
     (tmp_path / "policy").write_text("shortest")
     cluster = LocalCluster.open(tmp_path)
     assert (cluster.snapshot().teams, cluster.snapshot().rules) == ((VISION,), POLICIES["shortest"])
+    cluster.close()
+
+
+def test_a_run_that_would_share_gpus_is_refused_by_rules_that_share_none(tmp_path: Path) -> None:
+    cluster = LocalCluster.open(tmp_path)
+    cluster._node = replace(node("localhost", gpus=2), name="localhost")
+    spec = training(run="true", resources=Resources(gpu=GpuRequest(), colocate=True))
+    with pytest.raises(Conflict, match="by the policy `least-work`, and this machine goes by another"):
+        admit(cluster, spec, tmp_path)
+    (tmp_path / "policy").write_text("least-work")
+    assert admit(cluster, spec, tmp_path).spec.resources.colocate
     cluster.close()
 
 

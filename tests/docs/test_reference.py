@@ -129,6 +129,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         beside = {"reference": (), "significance": ("reference: b.csv",), "detector": ("column: a",)}
         others = ("data: a.csv", *beside.get(without, ("column: a", "cost: 1")))
         return [each for each in others if not each.startswith(f"{without}:")]
+    if path[-1:] == ["resources"] and without == "colocate":
+        return ["gpu: 1"]
     if path == ["capacity"] and without == "base":
         return ["overflow: spot"]
     if path[:2] == ["partitions", "layouts"]:

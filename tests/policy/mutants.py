@@ -115,8 +115,8 @@ def ignore_wishes(workload: Workload, live: tuple[Pod, ...], now: float) -> Chan
     return None
 
 
-def start_by_chance(workload: Workload, placed: Any, now: float, nodes: Any) -> Change:
-    change = started(workload, placed, now, nodes)
+def start_by_chance(workload: Workload, placed: Any, now: float, nodes: Any, beside: Any = ()) -> Change:
+    change = started(workload, placed, now, nodes, beside)
     return change if next(counter) % 2 else replace(change, event=None)
 
 

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from benchmarks.candidates.gpu_sharing import packings
 from fairlead.policy.gpu.stage_interleaving import Profile, speeds
-from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.selection.grouping import Grouping
+from fairlead.policy.selection.jobs import Group, Job, Sharable
 from fairlead.policy.selection.knapsack import choose
 from fairlead.policy.selection.worth import worth
 
 NUM_GPUS = 8
+packings = Grouping(speeds)
 
 Chooser = Callable[[Sequence[Job]], tuple[Group, ...]]
 
@@ -21,7 +22,8 @@ PROFILES = (LOADING, COMPUTING, MIXED)
 
 
 def job(uid: str = "a", num_gpus: int = 1, remaining_s: float = 100.0, profile: Profile | None = LOADING) -> Job:
-    return Job(uid=uid, num_gpus=num_gpus, remaining_s=remaining_s, profile=profile)
+    sharable = Sharable(kind=profile) if profile else None
+    return Job(uid=uid, num_gpus=num_gpus, remaining_s=remaining_s, sharable=sharable)
 
 
 @st.composite
@@ -52,8 +54,9 @@ def gain(group: Group) -> float:
     """Worth x speed of a group, from the definitions."""
     if len(group.jobs) == 1:
         return worth(group.jobs[0])
-    profiles = [member.profile for member in group.jobs if member.profile is not None]
-    return sum(worth(member) * speed for member, speed in zip(group.jobs, speeds(profiles), strict=True))
+    profiles = [member.sharable.kind for member in group.jobs if member.sharable is not None]
+    pairs = zip(group.jobs, speeds(profiles), strict=True)
+    return sum(worth(member) * speed for member, speed in pairs)
 
 
 def in_order(queue: Sequence[Job], num_gpus: int, order: Callable[[Job], float]) -> tuple[Group, ...]:
@@ -101,8 +104,8 @@ def always_in_pairs(queue: Sequence[Job]) -> tuple[Group, ...]:
             for each in queue
             if each.num_gpus == first.num_gpus
             and each.uid not in taken | {first.uid}
-            and each.profile
-            and first.profile
+            and each.sharable
+            and first.sharable
         ]
         groups.append(Group(jobs=(first, *fellows[:1])))
     return tuple(groups)

@@ -287,6 +287,21 @@ ON_SPOT = Played(
     seconds=5,
 )
 SHARED = (node(), replace(node("b"), gpus=shared_devices(Sharing.MPS) + shared_devices(Sharing.TIME_SLICING)))
+# Of runs that report a pace, which drivers and replicas do not.
+COLOCATE = "resources.colocate"
+
+
+def sharing(kind: str) -> Played:
+    """A run of a kind tells how fast such runs are alone, and the one that is looked at may join it."""
+    return Played(
+        program=Program(duration_s=1000.0, step_s=5.0),
+        nodes=(node(gpus=1),),
+        before=(training(f"{kind}-1", resources=Resources(gpu=GpuRequest(), colocate=True)),),
+        rules=POLICIES["least-work"],
+        seconds=400,
+    )
+
+
 PRICED = Played(nodes=(node(price_per_hour=3.0),), seconds=3)
 MODEL = {
     "model.layers": 12,
@@ -319,6 +334,7 @@ EFFECTS["Training"] = [
     Effect("resources.memory", "1Gi", "auto", Played(seconds=5)),
     Effect("resources.shm", None, "2Gi", kubernetes_pod),
     Effect("resources.sharing", ["mps"], ["time-slicing"], Played(nodes=SHARED, seconds=5), {"resources.gpu": 0.5}),
+    Effect(COLOCATE, None, True, sharing("t"), {"resources.gpu": 1}),
     Effect("capacity.spot", None, True, kubernetes_pod),
     Effect("capacity.spot", True, "auto", ON_SPOT, {"expected_duration": "8h"}, {"deadline": "30h"}),
     Effect("capacity.max_price", 5, 1, PRICED),
@@ -684,7 +700,7 @@ EFFECTS["Pipeline"] = [
     *(
         replace(each, seen=as_run(each.seen))
         for each in EFFECTS["Training"]
-        if each.key in OF_THE_RUN or each.key.startswith("resources.")
+        if each.key in OF_THE_RUN or (each.key.startswith("resources.") and each.key != COLOCATE)
     ),
     Effect("parallel", 2, 1, Driven(), {"steps.*.run": MEETING, "steps.z.run": "touch flag"}),
     Effect("schedule.cron", "0 3 * * *", "0 2 * * *", partial(triggered, hours=(24,))),
@@ -929,6 +945,7 @@ EFFECTS["Serving"] = [
         for each in EFFECTS["Training"]
         if {name.split(".")[0] for name in (each.key, *each.beside, *each.along)} <= set(OF_REPLICAS)
         and each.after != "auto"
+        and each.key != COLOCATE
     ),
     Effect("name", "a", "b", routed),
     Effect("model", None, "model.bin", as_replica(local_pod)),
@@ -1016,9 +1033,17 @@ OF_THE_PIPELINE = ("name", "team")
 EFFECTS["Pipeline"] += [
     of_step(each, "training", {"run": TRAINING["run"]})
     for each in EFFECTS["Training"]
-    if each.key not in OF_THE_PIPELINE
+    if each.key not in (*OF_THE_PIPELINE, COLOCATE)
 ]
-EFFECTS["Pipeline"] += [of_step(each, "sweep", SWEEP) for each in EFFECTS["Sweep"] if each.key not in OF_THE_PIPELINE]
+EFFECTS["Pipeline"] += [
+    of_step(each, "sweep", SWEEP)
+    for each in EFFECTS["Sweep"]
+    if each.key not in (*OF_THE_PIPELINE, f"trial.{COLOCATE}")
+]
+# The runs of a step are named by it.
+ALLOWED = Effect(COLOCATE, None, True, sharing("step"), {"resources.gpu": 1})
+OF_TRIAL = replace(ALLOWED, key=f"trial.{COLOCATE}", seen=as_trial(ALLOWED.seen), beside={"trial.resources.gpu": 1})
+EFFECTS["Pipeline"] += [of_step(ALLOWED, "training", {"run": TRAINING["run"]}), of_step(OF_TRIAL, "sweep", SWEEP)]
 
 # Fleets ---------------------------------------------------------------------------------------------------------------
 

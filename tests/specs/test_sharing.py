@@ -33,6 +33,20 @@ def test_whole_gpus_are_not_shared(gpu: str) -> None:
         resources_of(f"{{gpu: {gpu}, sharing: [mig]}}")
 
 
+@pytest.mark.parametrize(
+    ("rest", "why"),
+    [
+        ("resources: {gpu: 0.5, colocate: true}", "it is for runs on whole GPUs"),
+        ("resources: {cpu: 4, colocate: true}", "it is for runs on whole GPUs"),
+        ("resources: {gpu: 1, colocate: true}\nnodes: 1..4\ncheckpoint: {every: 10m}", "on one number of nodes"),
+        ("resources: {gpu: 1, colocate: true}\nengine: jobset\nimage: a", "on one number of nodes"),
+    ],
+)
+def test_only_gangs_on_so_many_whole_gpus_share_them(rest: str, why: str) -> None:
+    with pytest.raises(InvalidSpec, match=rf"colocate.*{why}|{why}"):
+        parse(f"name: a\nrun: work\n{rest}")
+
+
 def test_a_way_is_named_once_and_is_one_of_three() -> None:
     with pytest.raises(InvalidSpec, match="mig is there twice"):
         resources_of("{gpu: 0.5, sharing: [mig, mig]}")

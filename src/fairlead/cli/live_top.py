@@ -4,6 +4,7 @@ import os
 import select
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,6 +84,15 @@ def _mark(gpu: Gpu, node: Node, rows: Sequence[Row]) -> str:
     return NO_RUN if not found else found[0] if len(found) == 1 else SHARED
 
 
+def _held_milli(rows: Sequence[Row]) -> int:
+    """Return thousandths of GPUs that are held; what several hold counts once."""
+    held: Counter[tuple[str, str]] = Counter()
+    for pod in (pod for row in rows for pod in row.pods):
+        for uuid in pod.grant.gpu_uuids:
+            held[pod.node, uuid] += pod.grant.gpu_milli
+    return sum(min(milli, WHOLE_MILLI) for milli in held.values())
+
+
 def view(seen: Snapshot, chosen: Chosen, now: float, *, height: int) -> "RenderableType":
     """Draw the cluster in so many lines."""
     from rich.console import Group
@@ -93,7 +103,7 @@ def view(seen: Snapshot, chosen: Chosen, now: float, *, height: int) -> "Rendera
     holding = [row for row in rows if row.pods]
     rates = [row.dollars_per_hour for row in rows if row.dollars_per_hour is not None]
     gpus = [gpu for node in seen.nodes for gpu in node.gpus]
-    held = sum(min(pod.grant.gpu_milli, WHOLE_MILLI) * len(pod.grant.gpu_uuids) for row in rows for pod in row.pods)
+    held = _held_milli(rows)
     head = [
         plural(len(seen.nodes), "node"),
         f"{plural(len(holding), 'run')} at work, {len(rows) - len(holding)} waiting",

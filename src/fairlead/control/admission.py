@@ -13,8 +13,10 @@ from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.kinds.table import map_runs, parent_of
 from fairlead.policy.placement.placement import why_never
 from fairlead.specs.overlay import Overlay
+from fairlead.specs.resources import NOT_IN_PODS, ONLY_BY_LEAST_WORK
 from fairlead.specs.training import Training
 from fairlead.specs.workload import PIPELINE_VARIABLE, WorkloadSpec
+from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Node
 from fairlead.text.quantities import describe_memory
 
@@ -133,6 +135,8 @@ def _admit_run(
         from fairlead.control.pipelines.as_pod import in_pods  # here, since few runs are pipelines
 
         spec = in_pods(spec)
+    if cluster.has_containers and spec.resources.colocate:
+        raise Conflict(f"{spec.name}: resources.colocate: {NOT_IN_PODS}.")
     detected = detect(spec, _workdir(spec, directory))
     prepared = cluster.prepare(detected.spec, directory)
     prepared = replace(prepared, notes=(*detected.notes, *prepared.notes))
@@ -146,6 +150,8 @@ def _admit_run(
         divided = replace(prepared.spec, parallel=resolved.parallel)
         prepared = replace(prepared, spec=divided, notes=(*prepared.notes, resolved.note))
     if not cluster.has_containers:
+        if spec.resources.colocate and cluster.snapshot().rules.selection is not Selection.LEAST_WORK:
+            raise Conflict(f"{spec.name}: resources.colocate: {ONLY_BY_LEAST_WORK}")
         nodes = tuple(replace(node, cpu_milli=node.cpu_milli - held_milli) for node in cluster.nodes())
         checked = check(prepared.spec, nodes, ignore=ignore)
         return replace(checked, notes=(*prepared.notes, *checked.notes))

@@ -6,7 +6,7 @@ counted up to the earlier one.
 
 from collections import defaultdict
 
-from fairlead.ledger.usage import WHOLE, share_of
+from fairlead.ledger.usage import WHOLE, share_of, whole_holders
 from fairlead.specs.team import PROJECT_LABEL
 from fairlead.state.snapshot import Snapshot, Spending
 from fairlead.text.money import MICROUSD
@@ -24,12 +24,13 @@ def carried_on(known: Spending, seen: Snapshot, since: float, now: float) -> Spe
     specs = {run.uid: run.spec for run in seen.workloads}
     by_team, by_project = defaultdict(int, known.by_team), defaultdict(int, known.by_project)
     by_run = defaultdict(int, known.by_run)
+    held = whole_holders(seen.pods)
     for pod in seen.pods:
         node, spec = nodes.get(pod.node), specs.get(pod.workload_uid)
         if pod.phase.is_final or node is None or node.price_per_hour is None or spec is None:
             continue
         held_s = max(0.0, now - max(since, pod.created_at))
-        amount = round(node.price_per_hour * MICROUSD * held_s / HOUR_S * share_of(pod.grant, node) / WHOLE)
+        amount = round(node.price_per_hour * MICROUSD * held_s / HOUR_S * share_of(pod.grant, node, held) / WHOLE)
         by_run[pod.workload_uid] += amount
         by_team[spec.team] += amount
         by_project[spec.team, spec.labels.get(PROJECT_LABEL, "")] += amount

@@ -1,9 +1,11 @@
 """Usage: parts of nodes that somebody held, and what for. Times are whole milliseconds since 1970, UTC."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from fairlead.state.snapshot import WHOLE_MILLI, Grant, Node
+from fairlead.state.snapshot import WHOLE_MILLI, Grant, Node, Pod
 
 # Parts of a node are counted in these units. A node of up to ten GPUs, of 12, 14, 15 or 16, divides into thousandths
 # of each without remainder: 5,040 is a multiple of all these numbers.
@@ -81,17 +83,61 @@ class Interval:
         return max(0, min(self.end_ms, end_ms) - max(self.start_ms, start_ms))
 
 
-def share_of(grant: Grant, node: Node) -> int:
+def whole_holders(pods: Iterable[Pod]) -> Counter[tuple[str, str]]:
+    """Count how many live pods hold each GPU whole, by node and uuid."""
+    return Counter(
+        (pod.node, uuid)
+        for pod in pods
+        if not pod.phase.is_final and pod.grant.gpu_milli >= WHOLE_MILLI
+        for uuid in pod.grant.gpu_uuids
+    )
+
+
+def share_of(grant: Grant, node: Node, held: Mapping[tuple[str, str], int] | None = None) -> int:
     """Return the part of a node that a pod pays for, in units of which ``WHOLE`` make one.
 
     A node with GPUs is divided by its GPUs: a pod pays for those that it holds, and for nothing if it holds none. A
     node without is divided by its cores. docs/decisions/0020 says why.
+
+    Args:
+        held: As ``whole_holders`` has it; a GPU that several hold whole is divided among them.
     """
     if not node.gpus:
         return min(WHOLE, grant.cpu_milli * WHOLE // node.cpu_milli)
     shared = min(grant.gpu_milli, WHOLE_MILLI)
-    held = sum(shared if gpu.divisible else gpu.milli for gpu in node.gpus if gpu.uuid in grant.gpu_uuids)
-    return min(WHOLE, held * WHOLE // sum(gpu.milli for gpu in node.gpus))
+    held_milli = sum(shared if gpu.divisible else gpu.milli for gpu in node.gpus if gpu.uuid in grant.gpu_uuids)
+    part = min(WHOLE, held_milli * WHOLE // sum(gpu.milli for gpu in node.gpus))
+    return part if held is None else divided(part, grant, node.name, held)
+
+
+def divided(part: int, grant: Grant, node: str, held: Mapping[tuple[str, str], int]) -> int:
+    """Return what is left of a pod's part of a node where others hold its GPUs whole as well."""
+    if grant.gpu_milli < WHOLE_MILLI or not grant.gpu_uuids:
+        return part
+    num = len(grant.gpu_uuids)
+    if all(held.get((node, uuid), 1) <= 1 for uuid in grant.gpu_uuids):
+        return part
+    return sum(part // (num * max(1, held.get((node, uuid), 1))) for uuid in grant.gpu_uuids)
+
+
+def reshared(intervals: Iterable[Interval], changes: Sequence[tuple[int, int]]) -> list[Interval]:
+    """Divide intervals of one pod where its part of the node changed.
+
+    Args:
+        changes: Times in milliseconds, rising, with the part from then on; before the first it is as the intervals say.
+    """
+    found = []
+    for each in intervals:
+        share, start = each.share, each.start_ms
+        for at, part in changes:
+            if at >= each.end_ms:
+                break
+            if at > start:
+                found.append(replace(each, start_ms=start, end_ms=at, share=share))
+                start = at
+            share = part
+        found.append(replace(each, start_ms=start, share=share))
+    return found
 
 
 def milliseconds(seconds: float) -> int:

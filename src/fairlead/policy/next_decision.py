@@ -9,7 +9,9 @@ from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.queue.budgets import limit_times
 from fairlead.policy.scaling.elastic import next_look
 from fairlead.policy.scaling.scale_up import REPLY_PATIENCE_S
+from fairlead.policy.selection.rounds import round_times
 from fairlead.policy.selection.selection import turn_times
+from fairlead.policy.selection.slowdowns import is_colocated, settles_at
 from fairlead.state.capacity_requests import PATIENCE_S
 from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Phase, Snapshot, Workload
@@ -62,6 +64,11 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
         yield next_look(workload, now)
         if spec.capacity.auto and not status.phase.is_final:
             yield spot_deadline.next_tick(workload, now)
+    if snapshot.rules.selection is Selection.LEAST_WORK:
+        yield from round_times(snapshot)
+        yield from (
+            at for each in snapshot.workloads if is_colocated(each) and (at := settles_at(each, now)) is not None
+        )
     if snapshot.rules.selection is Selection.FINISH_TIME:
         yield from turn_times(snapshot, now)
     yield from limit_times(snapshot, now)

@@ -26,6 +26,7 @@ from fairlead.policy.placement.task_mix import TaskMix, settled_size
 from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
 from fairlead.policy.queue.spec_traits import SpecTraits
+from fairlead.policy.selection.slowdowns import is_colocated
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class PassCache:
         pods: Of each workload, of any attempt, by attempt and index.
         waiting: Those that plainly wait to be placed, by uid.
         judged: Those that have to be judged at each pass, by uid.
+        colocated: Those that have GPUs which they may share, by uid.
         automatic: Those that choose their capacity themselves, by uid.
         timed: Those of which time alone may change what is decided, by uid.
         traits: What is known of the specs of those that wait.
@@ -74,6 +76,7 @@ class PassCache:
         self.waiting: dict[str, Workload] = {}
         self.judged: dict[str, Workload] = {}
         self.automatic: dict[str, Workload] = {}
+        self.colocated: dict[str, Workload] = {}
         self.timed: dict[str, Workload] = {}
         self._moving: dict[str, Workload] = {}
         self._quiet_until: list[tuple[float, str]] = []
@@ -170,7 +173,7 @@ class PassCache:
 
     def _note(self, uid: str) -> None:
         """Work out anew what is kept of one run."""
-        for kept in (self.waiting, self.judged, self.automatic, self.timed, self._moving):
+        for kept in (self.waiting, self.judged, self.automatic, self.colocated, self.timed, self._moving):
             kept.pop(uid, None)
         self._until.pop(uid, None)
         run, pods = self.runs.get(uid), self.pods.get(uid, ())
@@ -183,6 +186,8 @@ class PassCache:
             return
         if run.spec.capacity.auto:
             self.automatic[uid] = run
+        if is_colocated(run):
+            self.colocated[uid] = run
         if depends_on_time(run):
             self.timed[uid] = run
         if is_moving(run):

@@ -69,6 +69,8 @@ class Resources:
         shm_bytes: Size of /dev/shm; None for the cluster's default.
         sharing: Ways in which the GPU may be shared, each once; empty for any that suits the run. With them a request
             for one GPU with so much memory is one for a part that has it.
+        colocate: Other runs with as many GPUs that say so too may run on the same GPUs at once, where that gets more
+            done. An amount of GPU memory is then what the run needs of each, beside the others.
     """
 
     gpu: GpuRequest | None = None
@@ -76,6 +78,7 @@ class Resources:
     memory_bytes: int | None = None
     shm_bytes: int | None = None
     sharing: tuple[Sharing, ...] = ()
+    colocate: bool = False
     cpu_auto: bool = False
     memory_auto: bool = False
 
@@ -94,7 +97,19 @@ class Resources:
         gpu = self.gpu
         if self.sharing and gpu is not None and (gpu.milli > 1000 or (gpu.milli == 1000 and not gpu.min_memory_bytes)):
             yield "sharing", ONLY_PARTS
+        if self.colocate and (gpu is None or gpu.milli < 1000 or self.sharing):
+            yield "colocate", ONLY_WHOLE
 
 
 GPU_MOST = 1000
 ONLY_PARTS = "it is for a part of one GPU; ask for a share such as `gpu: 0.5`, or for memory such as `gpu: 24GB`"
+ONLY_WHOLE = "it is for runs on whole GPUs; ask for some, such as `gpu: 1`, and leave `sharing` out"
+ONLY_FIXED = (
+    "`colocate` is for gangs that Fairlead places on one number of nodes; leave it out, or `engine`, `spot: auto` and "
+    "a span of `nodes`"
+)
+ONLY_BY_LEAST_WORK = (
+    "runs share whole GPUs by the policy `least-work`, and this machine goes by another. Write `least-work` into the "
+    "file `policy` of its state directory, or leave `colocate` out."
+)
+NOT_IN_PODS = "it is for this machine and simulations: in pods a whole GPU goes to one run only; leave it out"

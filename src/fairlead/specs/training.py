@@ -10,7 +10,7 @@ from fairlead.specs.engines import Engine, engine_problems
 from fairlead.specs.overlay import FOREIGN_LABEL, OWN_DOMAIN, SET_BY_FAIRLEAD, SET_BY_US, Overlay
 from fairlead.specs.parallel import ModelShape, Parallel
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
-from fairlead.specs.resources import Resources
+from fairlead.specs.resources import ONLY_FIXED, Resources
 from fairlead.specs.workload import LABELS_MOST
 
 DEFAULT_TEAM = "default"
@@ -433,6 +433,8 @@ class Training:
                 "idle",
                 "only an elastic gang can shrink; give `nodes` a span, such as 1..4, or `idle: suspend` or `notify`",
             )
+        if self.resources.colocate and (self.most_nodes is not None or self.capacity.auto or self.engine is not None):
+            yield "resources", ONLY_FIXED
         yield from env_problems(self.env)
         if self.framework is not None:
             yield from self._framework_problems(self.framework)

@@ -293,11 +293,43 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The speed of a run beside others on the same GPUs.
+
+    Attributes:
+        kind: Its own: runs of one kind slow others down alike.
+        beside: The kinds of those others, sorted; none while it was alone.
+        since: When they were first seen together; once the rate is known, since when it is.
+        rate: Its throughput there, as it reported it; None until it has had time to settle.
+    """
+
+    kind: str
+    beside: tuple[str, ...] = ()
+    since: float
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """A place that is kept for one member of a gang until it starts there."""
 
     node: str
     grant: Grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The place that a round of sharing gave a run.
+
+    Attributes:
+        at: When that round was.
+        seats: Where its members go, in their order; none for one that stays where it is, or goes nowhere.
+        beside: Uids of the others that may be on the same GPUs.
+    """
+
+    at: float
+    seats: tuple[Reservation, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +409,8 @@ class Status:
         spot_since: Since when that is so; None until spot had room for it.
         requests: Of a run with ``auto`` resources, what it asks for; None until that is decided.
         used: The most that any of its pods used, of those that are over; None where nobody measured it.
+        paces: Of a run that may be colocated, how fast it went beside whom; the newest last.
+        assigned: Where the last round of sharing sent it; None where none has had anything to say of it.
     """
 
     phase: Phase
@@ -413,6 +447,8 @@ class Status:
     spot_since: float | None = None
     requests: Requests | None = None
     used: Usage | None = None
+    paces: tuple[Pace, ...] = ()
+    assigned: Assignment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,6 +519,7 @@ class Completed:
         took_s: From its first start to its end.
         at: When it ended.
         used: The most that any of its pods used; None where nobody measured it.
+        paces: Of one that could be colocated, how fast it went beside whom.
     """
 
     team: str
@@ -490,6 +527,7 @@ class Completed:
     took_s: float
     at: float = 0.0
     used: Usage | None = None
+    paces: tuple[Pace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from fairlead.traces.arrivals import Arrival
 from fairlead.traces.rows import Row, arrival_of, profile_of, seconds
 
 SPEC_COLUMNS = (
-    "name", "team", "nodes", "gpu", "cpu", "memory", "priority", "max_duration", "expected_duration", "deadline",
-    "spot", "max_price", "checkpoint_every",
+    "name", "team", "nodes", "gpu", "cpu", "memory", "colocate", "priority", "max_duration", "expected_duration",
+    "deadline", "spot", "max_price", "checkpoint_every",
 )  # fmt: skip
 COST_COLUMNS = ("start_up_s", "checkpoint_s", "save_s")
 PROFILE_COLUMNS = ("iteration_s", "load_s", "compute_s", "communicate_s")
@@ -95,7 +95,9 @@ def _converter(columns: tuple[str, ...], path: Path) -> Callable[[Row, int, str]
 
 
 def _of_own(row: Row, index: int, where: str) -> Arrival:
-    resources = {key: row[key] for key in ("gpu", "cpu", "memory") if row.get(key)}
+    resources: dict[str, object] = {key: row[key] for key in ("gpu", "cpu", "memory") if row.get(key)}
+    if colocate := row.get("colocate"):
+        resources["colocate"] = {"true": True, "false": False}.get(colocate.lower(), colocate)
     arrival = arrival_of(
         where,
         at_s=seconds(row, "submit_s", where),

@@ -33,6 +33,8 @@ def _row(arrival: Arrival) -> Mapping[str, object]:
         **{name: spec[name] for name in PLAIN_COLUMNS if name in spec},
         **{name: value for name, value in spec.get("resources", {}).items() if name in OWN_COLUMNS},
     }
+    if arrival.spec.resources.colocate:
+        row["colocate"] = "true"
     if arrival.spec.capacity.spot:
         row["spot"] = "auto" if arrival.spec.capacity.auto else "true"
     if arrival.spec.capacity.max_price is not None:

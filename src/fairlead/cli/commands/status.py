@@ -45,6 +45,7 @@ from fairlead.text.quantities import (
 if TYPE_CHECKING:
     from fairlead.ledger.goodput import Goodput
     from fairlead.policy.queue.run_forecast import RunForecast
+    from fairlead.policy.selection.slowdowns import Company
 
 RECENT = 15
 NEWEST_EVENTS = 5
@@ -180,6 +181,9 @@ def _full_json(cluster: ClusterClient, workload: Workload) -> dict[str, Any]:
     told["forecast"] = None if ahead is None else asdict(ahead)
     spent = cluster.goodput_of(workload)
     told["goodput"] = None if spent is None else asdict(spent)
+    shared = _company(cluster, workload)
+    if shared is not None:
+        told["shares"] = asdict(shared)
     told["dropped_output"] = [asdict(each) for each in cluster.dropped_output(workload)]
     if is_pipeline(workload.spec):
         told["steps"] = steps_json(cluster, workload)
@@ -234,6 +238,9 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
         ran = f"{describe_duration(ran_s)}, {over} {known_s} after submission"
         facts.append(("running" if state.phase is Phase.RUNNING else "ran", ran))
     facts.append(("progress", describe_progress(workload.progress)))
+    shared = _company(cluster, workload)
+    if shared is not None:
+        facts.append(("shares", _shares(shared)))
     amount = cluster.cost_of(workload)
     ahead = run_forecast(cluster, workload, amount)
     if ahead is not None:
@@ -258,6 +265,26 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     facts.append(("checkpoints", _checkpoints(spec, own, workload.progress)))
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
     return facts
+
+
+def _company(cluster: ClusterClient, workload: Workload) -> "Company | None":
+    """Return who shares the GPUs of a run that allows it; None of any other."""
+    if not workload.spec.resources.colocate:
+        return None
+    from fairlead.policy.selection.slowdowns import company_of  # here and not above: few runs share GPUs
+
+    return company_of(workload, cluster.snapshot())
+
+
+def _shares(company: "Company") -> str:
+    """Say with whom a run shares its GPUs, and what that costs it."""
+    if not company.beside:
+        return "its GPUs with nobody now; others may join it"
+    said = f"its GPUs with {', '.join(company.beside)}"
+    if company.speed is None:
+        return said
+    how = "as such runs report" if company.is_measured else "is expected"
+    return f"{said}; {company.speed:.0%} of its speed alone, {how}"
 
 
 def _budgets(cluster: ClusterClient, workload: Workload) -> list[tuple[str, str]]:

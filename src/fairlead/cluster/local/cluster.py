@@ -174,8 +174,8 @@ class LocalCluster:
         if seen.spending is not None:
             seen = replace(seen, teams=teams)
         seen = replace(seen, demand=self._demand(seen), measurements=self._measurements(seen))
-        # What others took, and whose turn it is, matters only to those that wait.
-        if self._is_loops and not waits:
+        # What others took, and whose turn it is, matters only to those that wait, or may share GPUs.
+        if self._is_loops and not waits and not any(run.spec.resources.colocate for run in runs):
             return seen
         return replace(
             seen,

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import time
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ from fairlead.cluster.local.tables import (
     workload_of,
 )
 from fairlead.cluster.port import EventRecord, Spec
-from fairlead.cluster.records import dump, load
+from fairlead.cluster.records import dump, load, load_all
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotFound
 from fairlead.specs.formats.serialization import to_json
@@ -47,10 +48,12 @@ from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.reasons import JUST_SUBMITTED, Reason
 from fairlead.state.snapshot import (
+    WHOLE_MILLI,
     AnyWorkload,
     Completed,
     Grant,
     Intent,
+    Pace,
     Phase,
     Pod,
     PodPhase,
@@ -85,14 +88,16 @@ if TYPE_CHECKING:
 
 
 def _held(
-    pod: Pod, spec: str, progress: str | None, end_ms: int, share: int, idle_ms: Mapping[int, int]
+    pod: Pod, spec: str, progress: str | None, end_ms: int, share: int, idle_ms: Mapping[int, int], shares: str | None
 ) -> list[Interval]:
-    """Divide what a pod held up to an end, by use."""
+    """Divide what a pod held up to an end, by use and, where others held its GPUs as well, by its part of them."""
     # Here and not above: what only lists runs needs nothing of money.
     from fairlead.cluster.ledger_tables import holder_of, intervals_of
+    from fairlead.ledger.usage import reshared
 
     holder = holder_of(pod.workload_uid, training_of(spec), _user())
-    return intervals_of(pod, holder, progress_of(progress), end_ms, share, idle_ms)
+    held = intervals_of(pod, holder, progress_of(progress), end_ms, share, idle_ms)
+    return held if shares is None else reshared(held, json.loads(shares))
 
 
 def _user() -> str:
@@ -393,6 +398,7 @@ class Store:
             self._db.execute("UPDATE workloads SET version = version + 1 WHERE uid = ?", (uid,))
             for order in change.create:
                 self._create(uid, order, now, None if share_of is None else share_of(order.grant))
+                self._divide(order.node, order.grant, now)
             for notice in change.terminate:
                 self._db.execute(
                     "UPDATE pods SET terminating_since = coalesce(terminating_since, ?), "
@@ -451,6 +457,7 @@ class Store:
             self._keep_points(pod.workload_uid, observation.points)
             if pod.phase.is_final and seen.rowcount:
                 self._charge(pod.uid, now)
+                self._divide(pod.node, pod.grant, max((each.at for each in pod.exits), default=now))
 
     @_in_the_room_there_is
     def keep_measured(self, measured: Sequence[Measured]) -> None:
@@ -631,15 +638,17 @@ class Store:
         return True
 
     def _took(self, uid: str) -> Completed | None:
-        team, name, took, at, used = self._db.execute(
+        team, name, took, at, used, paces = self._db.execute(
             "SELECT team, name, json_extract(status, '$.finished_at') - json_extract(status, '$.started_at'), "
-            "json_extract(status, '$.finished_at'), json_extract(status, '$.used') FROM workloads WHERE uid = ?",
+            "json_extract(status, '$.finished_at'), json_extract(status, '$.used'), json_extract(status, '$.paces') "
+            "FROM workloads WHERE uid = ?",
             (uid,),
         ).fetchone()
         if took is None:
             return None
         usage = None if used is None else load(Usage, used)
-        return Completed(team=team, name=name, took_s=float(took), at=float(at), used=usage)
+        known = () if paces is None else load_all(Pace, paces)
+        return Completed(team=team, name=name, took_s=float(took), at=float(at), used=usage, paces=known)
 
     def active_uids(self) -> set[str]:
         """Workloads that are unfinished or asked for something, or have live pods."""
@@ -953,33 +962,55 @@ class Store:
         columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
         of_run, values = ("", ()) if uid is None else (" AND p.workload_uid = ?", (uid,))
         rows = self._db.execute(
-            f"SELECT w.spec, w.progress, p.share, {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
+            f"SELECT w.spec, w.progress, p.share, p.shares, {columns} "
+            "FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
             f"WHERE p.final = 0 AND p.share IS NOT NULL{of_run}",
             values,
         ).fetchall()
         return [
             each
-            for spec, progress, share, *row in rows
+            for spec, progress, share, shares, *row in rows
             for pod in (pod_of(tuple(row)).pod,)
-            for each in _held(pod, spec, progress, round(now * 1000), share, self._ledger.idle_of(pod.uid))
+            for each in _held(pod, spec, progress, round(now * 1000), share, self._ledger.idle_of(pod.uid), shares)
         ]
 
     def _charge(self, pod_uid: str, seen: float) -> None:
         """Put what a pod held that is over into the ledger, if its share is known."""
         columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
         row = self._db.execute(
-            f"SELECT w.spec, w.progress, p.share, {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
-            "WHERE p.uid = ? AND p.share IS NOT NULL",
+            f"SELECT w.spec, w.progress, p.share, p.shares, {columns} "
+            "FROM pods p JOIN workloads w ON w.uid = p.workload_uid WHERE p.uid = ? AND p.share IS NOT NULL",
             (pod_uid,),
         ).fetchone()
         if row is not None:
             from fairlead.ledger.activity import ended_ms  # here and not above: only what looks after pods needs it
 
-            spec, progress, share, *rest = row
+            spec, progress, share, shares, *rest = row
             pod = pod_of(tuple(rest)).pod
             idle_ms = self._ledger.idle_of(pod_uid)
-            self._ledger.add(_held(pod, spec, progress, ended_ms(pod, seen), share, idle_ms))
+            self._ledger.add(_held(pod, spec, progress, ended_ms(pod, seen), share, idle_ms, shares))
             self._ledger.forget_idle(pod_uid)
+
+    def _divide(self, node: str, grant: Grant, now: float) -> None:
+        """Note which part of a node each pod pays for from now on, as one has come to, or left, GPUs held whole."""
+        if not grant.gpu_uuids or grant.gpu_milli < WHOLE_MILLI:
+            return
+        rows = self._db.execute(
+            'SELECT uid, "grant", share, shares FROM pods WHERE final = 0 AND node = ? AND share IS NOT NULL', (node,)
+        ).fetchall()
+        live = [(uid, load(Grant, text), share, shares) for uid, text, share, shares in rows]
+        held = Counter((node, uuid) for _, own, _, _ in live if own.gpu_milli >= WHOLE_MILLI for uuid in own.gpu_uuids)
+        if max(held.values(), default=0) < 2 and all(shares is None for *_, shares in live):
+            return
+        from fairlead.ledger.usage import divided  # here and not above: few runs share GPUs
+
+        for uid, own, share, known in live:
+            shares = [] if known is None else json.loads(known)
+            part = divided(share, own, node, held)
+            if part != (shares[-1][1] if shares else share):
+                at_ms = round(now * 1000)
+                shares.append([max(at_ms, shares[-1][0]) if shares else at_ms, part])
+                self._db.execute("UPDATE pods SET shares = ? WHERE uid = ?", (json.dumps(shares), uid))
 
     def _create(self, workload_uid: str, order: CreatePod, now: float, share: int | None) -> None:
         self._db.execute(
@@ -1076,6 +1107,8 @@ class Store:
                 self._db.execute(each)
             if "share" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
                 self._db.execute("ALTER TABLE pods ADD COLUMN share INTEGER")
+            if "shares" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
+                self._db.execute("ALTER TABLE pods ADD COLUMN shares TEXT")
             if "ready" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
                 self._db.execute("ALTER TABLE pods ADD COLUMN ready INTEGER NOT NULL DEFAULT 0")
             if "usage" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:

@@ -27,8 +27,8 @@ from fairlead.state.snapshot import (
 # 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: what pods used, and prices.
 # 5: what was told of budgets. 6: workloads of other kinds, and their children. 7: indexes by which few are found among
 # many that are over. 8: endpoints, and which pods are ready. 9: models. 10: the most that a pod used. 11: for how long
-# what pods hold was idle.
-SCHEMA_VERSION = 11
+# what pods hold was idle. 12: which part of GPUs a pod pays for that others hold as well.
+SCHEMA_VERSION = 12
 SCHEMA = """
 CREATE TABLE workloads (
     uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,
@@ -43,7 +43,8 @@ CREATE TABLE pods (
     uid TEXT PRIMARY KEY, workload_uid TEXT NOT NULL, attempt INTEGER NOT NULL, idx INTEGER NOT NULL,
     node TEXT NOT NULL, "grant" TEXT NOT NULL, phase TEXT NOT NULL, final INTEGER NOT NULL, created_at REAL NOT NULL,
     started_at REAL, terminating_since REAL, kill_at REAL, active_at REAL, exits TEXT NOT NULL, message TEXT,
-    event_offsets TEXT NOT NULL, share INTEGER, ready INTEGER NOT NULL DEFAULT 0, usage TEXT
+    event_offsets TEXT NOT NULL, share INTEGER, ready INTEGER NOT NULL DEFAULT 0, usage TEXT,
+    shares TEXT
 );
 CREATE INDEX pods_of_workload ON pods (workload_uid, attempt);
 CREATE INDEX live_pods ON pods (final) WHERE final = 0;

@@ -4,7 +4,7 @@ Each second of a pod is in exactly one place of its ``PodTime``, and each second
 the GPU-seconds of all of them together are what there was.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ class PodTime:
     """The whole life of one pod.
 
     Attributes:
+        num_gpus: The GPUs that it held; the mean over its life where others held them as well.
         start_up_s: From its creation until its ranks worked, or until its end when they never did.
         kept_s: Work that did not have to be done again.
         redone_s: Work that was lost with the pod.
@@ -92,8 +93,14 @@ class Accounts:
         return replace(pod, kept_s=kept_s, redone_s=pod.kept_s - kept_s)
 
 
-def gpus_of(grant: Grant, node: Node) -> float:
-    """Count the GPUs that a pod holds; a share of one counts as its part, an instance as what it is."""
+def gpus_of(grant: Grant, node: Node, held: Mapping[str, int] | None = None) -> float:
+    """Count the GPUs that a pod holds; a share of one counts as its part, an instance as what it is.
+
+    Args:
+        held: How many pods hold each GPU whole, by uuid; one that several hold counts as so many parts.
+    """
     shared = min(grant.gpu_milli, WHOLE_MILLI)
-    held = (shared if gpu.divisible else gpu.milli for gpu in node.gpus if gpu.uuid in grant.gpu_uuids)
-    return sum(held) / WHOLE_MILLI
+    own = [gpu for gpu in node.gpus if gpu.uuid in grant.gpu_uuids]
+    if held is None or grant.gpu_milli < WHOLE_MILLI:
+        return sum(shared if gpu.divisible else gpu.milli for gpu in own) / WHOLE_MILLI
+    return sum((shared if gpu.divisible else gpu.milli) / max(1, held.get(gpu.uuid, 1)) for gpu in own) / WHOLE_MILLI

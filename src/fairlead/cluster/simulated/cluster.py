@@ -326,7 +326,13 @@ class SimulatedCluster:
         self._state.keep(workload)
         if status.phase is Phase.SUCCEEDED and change.status is not None and status.started_at is not None:
             took_s = self.clock.now() - status.started_at
-            ended = Completed(team=workload.spec.team, name=workload.spec.name, took_s=took_s, at=self.clock.now())
+            ended = Completed(
+                team=workload.spec.team,
+                name=workload.spec.name,
+                took_s=took_s,
+                at=self.clock.now(),
+                paces=status.paces,
+            )
             state.completed = (*state.completed[1 - MOST_COMPLETED :], ended)
         if change.event is not None:
             self._state.record(workload, change.event, self.clock.now())

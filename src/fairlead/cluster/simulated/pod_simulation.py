@@ -2,6 +2,7 @@
 
 import heapq
 import signal as signals
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ from fairlead.cluster.simulated.simulation_state import Due, State
 from fairlead.specs.serving import Replica
 from fairlead.specs.simulation import Interference
 from fairlead.state.plan import CreatePod, TerminatePod
-from fairlead.state.snapshot import Leaving, Pod, PodPhase, Progress, RankExit, Workload
+from fairlead.state.snapshot import WHOLE_MILLI, Grant, Leaving, Pod, PodPhase, Progress, RankExit, Workload
 
 
 class Course:
@@ -73,13 +74,15 @@ class Course:
         node = state.nodes.get(create.node)
         num_gpus = 0.0 if node is None else gpus_of(create.grant, node)
         run = Run(
-            workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program, times=times, num_gpus=num_gpus
-        )
+            workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program, times=times, num_gpus=num_gpus,
+            divided_at=now,
+        )  # fmt: skip
         state.num_created += 1
         state.runs[uid] = run
         state.live[workload.uid][uid] = None
         state.on_node.setdefault(create.node, {})[uid] = None
         state.changed(workload.uid)
+        self._divide(create.node, create.grant, now)
         if node is None or not node.ready:
             self._end(run, now, PodPhase.LOST, message=f"node {create.node} is not there")
         else:
@@ -133,7 +136,7 @@ class Course:
             workload_uid=pod.workload_uid,
             attempt=pod.attempt,
             node=pod.node,
-            num_gpus=run.num_gpus,
+            num_gpus=run.mean_gpus(pod.created_at, at),
             created_at=pod.created_at,
             ended_at=at,
         )
@@ -219,6 +222,7 @@ class Course:
             pod, phase=phase, exits=exits, message=message, active_at=run.active_at(at)
         )
         state.changed(uid)
+        self._divide(pod.node, pod.grant, at)
         self._respeed(pod.node, at)
 
     def _final_progress(self, run: Run, at: float, *, saved: bool) -> Progress | None:
@@ -234,6 +238,24 @@ class Course:
         attempt = pods[run.pod_uid].attempt
         gone = (PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED)
         return all(pod.attempt != attempt or pod.phase not in gone for pod in pods.values())
+
+    def _divide(self, name: str, changed: Grant, at: float) -> None:
+        """Divide the GPUs of a node that several pods hold whole among them, once another has come or gone."""
+        state, node = self._state, self._state.nodes.get(name)
+        if node is None or changed.gpu_milli < WHOLE_MILLI or not changed.gpu_uuids:
+            return
+        runs = [state.runs[uid] for uid in state.on_node.get(name, ())]
+        grants = [state.pods[run.workload_uid][run.pod_uid].grant for run in runs]
+        beside = [
+            (run, grant)
+            for run, grant in zip(runs, grants, strict=True)
+            if set(grant.gpu_uuids) & set(changed.gpu_uuids)
+        ]
+        held = Counter(uuid for grant in grants if grant.gpu_milli >= WHOLE_MILLI for uuid in grant.gpu_uuids)
+        for run, grant in beside:
+            num_gpus = gpus_of(grant, node, held)
+            if num_gpus != run.num_gpus:
+                run.hold(at, num_gpus)
 
     def _respeed(self, node: str, at: float) -> None:
         """Change the pace of all gangs that have a member on a node, since who works there has changed."""

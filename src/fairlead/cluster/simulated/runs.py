@@ -18,7 +18,8 @@ class Run:
 
     Attributes:
         times: How many times as fast it is as the smallest gang of its run; ``program`` is as fast as that already.
-        num_gpus: What it holds of its node's.
+        num_gpus: What it holds of its node's, from ``divided_at`` on.
+        gpu_s: GPU-seconds that it held up to then.
         held_s: Work that the checkpoint it started from holds.
         started_at: When its ranks began.
         speed: Effort for each second, from ``since`` on.
@@ -33,6 +34,8 @@ class Run:
     program: Program
     times: float = 1.0
     num_gpus: float = 0.0
+    divided_at: float = 0.0
+    gpu_s: float = 0.0
     held_s: float = 0.0
     started_at: float | None = None
     speed: float = 1.0
@@ -54,6 +57,17 @@ class Run:
         self.since = at
         self.speed = speed
         self._expect_end(at)
+
+    def hold(self, at: float, num_gpus: float) -> None:
+        """From now on it holds so many GPUs."""
+        self.gpu_s += self.num_gpus * (at - self.divided_at)
+        self.divided_at, self.num_gpus = at, num_gpus
+
+    def mean_gpus(self, since: float, until: float) -> float:
+        """Return how many GPUs it held in its whole life, on average."""
+        if self.gpu_s == 0.0 or until <= since:
+            return self.num_gpus
+        return (self.gpu_s + self.num_gpus * (until - self.divided_at)) / (until - since)
 
     def worked_until(self, now: float) -> float:
         """Until when it works: a checkpoint at the stop notice holds what was done when that came."""

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from fairlead.control.metrics.readings import Readings, RunUsage, dollars_per_hour, pool_of, shown_runs
 from fairlead.control.pass_counts import Distribution
+from fairlead.ledger.usage import whole_holders
 from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.specs.serving import Replica
 from fairlead.state.reasons import Code
@@ -125,13 +126,16 @@ def _queue(readings: Readings) -> Iterator[Metric]:
 def _nodes(readings: Readings) -> Iterator[Metric]:
     nodes = readings.seen.nodes
     live = [pod for pod in readings.seen.pods if not pod.phase.is_final]
-    cpu_held, gpu_held = Counter[str](), Counter[str]()
+    cpu_held, gpu_held, on_gpu = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
     for pod in live:
         cpu_held[pod.node] += pod.grant.cpu_milli
-    by_name = {node.name: node for node in nodes}
     for pod in live:
-        if (node := by_name.get(pod.node)) is not None:
-            gpu_held[pod.node] += _held_milli(pod, node)
+        for uuid in pod.grant.gpu_uuids:
+            on_gpu[pod.node, uuid] += min(pod.grant.gpu_milli, WHOLE_MILLI)
+    for node in nodes:
+        # What several hold whole counts once.
+        held = ((gpu, on_gpu[node.name, gpu.uuid]) for gpu in node.gpus if (node.name, gpu.uuid) in on_gpu)
+        gpu_held[node.name] = sum(min(milli, WHOLE_MILLI) if gpu.divisible else gpu.milli for gpu, milli in held)
     names = {node.name: node.name if index < MOST_NODES else OTHER for index, node in enumerate(nodes)}
 
     pools = _bounded(pool_of(node) for node in nodes)
@@ -160,6 +164,7 @@ def _held_milli(pod: Pod, node: Node) -> int:
 def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> Iterator[Metric]:
     runs, left_out = shown_runs(readings.seen, most_runs)
     now, nodes = readings.now, {node.name: node for node in readings.seen.nodes}
+    held = whole_holders(readings.seen.pods)
     yield _gauge("runs_left_out", f"Runs beyond {most_runs}, which have no series of their own.", float(left_out))
     info = GaugeMetricFamily(
         "fairlead_run_info", "What a run is.", labels=["team", "run", "kind", "uid", "model", "project"]
@@ -217,7 +222,7 @@ def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
     yield told("cost_dollars", "Cost of a run so far.", lambda run: _dollars(used(run).cost_microusd))
     yield told(
         "cost_dollars_per_hour", "Cost of an hour of what a run holds.",
-        lambda run: dollars_per_hour(pods[run.uid], nodes) if pods[run.uid] else None,
+        lambda run: dollars_per_hour(pods[run.uid], nodes, held) if pods[run.uid] else None,
     )  # fmt: skip
     yield told("cost_limit_dollars", "The `max_cost` of a run.", lambda run: run.spec.max_cost)
 
@@ -264,9 +269,9 @@ def _money(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric
     limits = {(teams[team],): amount for team, amount in budgets.items() if teams[team] != OTHER}
     yield _family("team_budget_dollars", "What a team may spend in a calendar month.", ["team"], limits)
     nodes, rates = {node.name: node for node in readings.seen.nodes}, Counter[tuple[str, ...]]()
-    names = _bounded(run.spec.team for run in readings.seen.workloads)
+    names, held = _bounded(run.spec.team for run in readings.seen.workloads), whole_holders(readings.seen.pods)
     for run in readings.seen.workloads:
-        rate = dollars_per_hour(pods[run.uid], nodes) if pods.get(run.uid) else None
+        rate = dollars_per_hour(pods[run.uid], nodes, held) if pods.get(run.uid) else None
         if rate is not None:
             rates[(names[run.spec.team],)] += rate  # type: ignore[assignment]  # a sum of floats
     yield _family("team_cost_dollars_per_hour", "Cost of an hour of what a team holds.", ["team"], rates)

@@ -85,13 +85,19 @@ def pool_of(node: Node) -> str:
     return stem if dash and number.isdigit() else node.name
 
 
-def dollars_per_hour(pods: Iterable[Pod], nodes: Mapping[str, Node]) -> float | None:
-    """Sum up what live pods cost an hour, divided as bills are; None where no price is known of any of their nodes."""
+def dollars_per_hour(
+    pods: Iterable[Pod], nodes: Mapping[str, Node], held: Mapping[tuple[str, str], int] | None = None
+) -> float | None:
+    """Sum up what live pods cost an hour, divided as bills are; None where no price is known of any of their nodes.
+
+    Args:
+        held: How many hold each GPU whole, as ``whole_holders`` has it.
+    """
     amount, is_priced = 0.0, False
     for pod in pods:
         node = nodes.get(pod.node)
         if node is not None and node.price_per_hour is not None:
-            amount, is_priced = amount + node.price_per_hour * share_of(pod.grant, node) / WHOLE, True
+            amount, is_priced = amount + node.price_per_hour * share_of(pod.grant, node, held) / WHOLE, True
     return amount if is_priced else None
 
 

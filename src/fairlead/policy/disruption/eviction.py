@@ -23,7 +23,7 @@ from fairlead.policy.scaling import elastic
 from fairlead.specs.team import Quota
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
+from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Snapshot, Workload
 
 _STARTED = (Phase.STARTING, Phase.RUNNING)
 
@@ -326,6 +326,14 @@ class EvictionPass:
         return stop(
             run, self.live(run), Phase.PENDING, reason, reason, now,
             taken_by=message, moved_at=now, moved_cost_s=victim.cost_s,
+        )  # fmt: skip
+
+    def regroup(self, run: Workload, assigned: Assignment, beside: Sequence[str]) -> Change:
+        """Tell a run that a round of sharing sends it elsewhere, or gives its GPUs to others."""
+        message = explaining.regroups([seat.node for seat in assigned.seats], beside)
+        reason = Reason(code=Code.PREEMPTED, message=message)
+        return stop(
+            run, self.live(run), Phase.PENDING, reason, reason, self.now, taken_by=message, assigned=assigned,
         )  # fmt: skip
 
     def live(self, workload: Workload) -> tuple[Pod, ...]:

@@ -30,14 +30,22 @@ def change_to(workload: AnyWorkload, status: Status) -> Change:
     )
 
 
-def started(workload: Workload, placed: tuple[Placement, ...], now: float, nodes: Sequence[Node]) -> Change:
-    """The change that starts a run where it was placed."""
+def started(
+    workload: Workload,
+    placed: tuple[Placement, ...],
+    now: float,
+    nodes: Sequence[Node],
+    beside: Sequence[str] = (),
+) -> Change:
+    """The change that starts a run where it was placed, ``beside`` others on the same GPUs."""
     spec, status = workload.spec, workload.status
     where = ", ".join(sorted({item.node for item in placed}))
     num_nodes = len(placed)
     lies = describe_where(nodes, [item.node for item in placed])
     ranks = plural(num_nodes * spec.ranks_on_each_node, "rank")
     message = f"{plural(num_nodes, 'pod')} with {ranks} placed on {where}"
+    if beside:
+        message += f", on the same GPUs as {', '.join(beside)}"
     reason = Reason(code=Code.PLACED, message=message if lies is None else f"{message}: {lies}")
     began = status.started_at if status.started_at is not None else now
     attempt = next_attempt(status)

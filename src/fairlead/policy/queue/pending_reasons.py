@@ -89,6 +89,46 @@ def passed_over(workload: Workload, selection: Selection) -> Reason:
     )
 
 
+def regroups(nodes: Sequence[str], beside: Sequence[str]) -> str:
+    """Say why a run leaves its GPUs: for others on ``nodes``, or for none."""
+    if not nodes:
+        return "leaves its GPUs to runs that have less left to do for them; it goes on from its checkpoint"
+    return f"goes on{_beside(beside)} on other GPUs of {_those(nodes)}, since more gets done so; from its checkpoint"
+
+
+def _beside(names: Sequence[str]) -> str:
+    return f" beside {', '.join(names)}" if names else ""
+
+
+def _those(nodes: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(nodes))
+
+
+def goes_to(workload: Workload, nodes: Sequence[str], beside: Sequence[str]) -> Reason:
+    """It has a place, which others have not left yet."""
+    return _told(
+        Reason(
+            code=Code.WAITING_FOR_TURN,
+            message=f"goes to GPUs of {_those(nodes)}{_beside(beside)}, which others leave first",
+        ),
+        workload,
+    )
+
+
+def next_round(workload: Workload) -> Reason:
+    """It waits until it is chosen who shares which GPUs the next time."""
+    return _told(
+        Reason(
+            code=Code.WAITING_FOR_TURN,
+            message="waits its turn: the GPUs go to runs that have less left to do for the GPUs that they need, alone "
+            "or beside each other",
+            remedy="Who shares which GPUs is chosen anew every few minutes. Waiting counts as less left to do. A "
+            "higher `priority` puts it further to the front.",
+        ),
+        workload,
+    )
+
+
 def scavenger(workload: Workload) -> Reason:
     """It takes only what is idle, and not enough is."""
     reason = Reason(

@@ -39,14 +39,16 @@ from fairlead.policy.queue.timeline import Claim, Timeline
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing, is_wanted
 from fairlead.policy.scaling.scale_up import Growing
-from fairlead.policy.selection.selection import Selected, select
+from fairlead.policy.selection import rounds
+from fairlead.policy.selection.selection import Selected, candidates_of, select
+from fairlead.policy.selection.slowdowns import companies, is_colocated, observe
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import Quota
 from fairlead.specs.training import Tier
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import Backfill, SchedulingPolicy, Selection
-from fairlead.state.snapshot import Intent, Phase, Pod, Reservation, Snapshot, Workload
+from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Reservation, Snapshot, Workload
 
 if TYPE_CHECKING:
     from fairlead.policy.pass_cache import PassCache
@@ -78,14 +80,18 @@ def start(
     """
     automatic = snapshot.workloads if cache is None else cache.ordered(cache.automatic)
     choosing = [each for each in automatic if each.spec.capacity.auto and _runs_on(each, busy)]
-    if not waiting and not growable and not choosing:
+    colocated = _colocated(snapshot, cache)
+    if not waiting and not growable and not choosing and not colocated:
         return []
     queue = SchedulingPass.of(snapshot, pods, busy, now, cache)
     moved = {workload.uid for workload in waiting if workload.uid in queue.kept}
     changes = [queue.settle(workload) for workload in waiting if workload.uid in moved]
-    for workload in queue.in_turn([each for each in waiting if each.uid not in moved]):
+    order = queue.in_turn([each for each in waiting if each.uid not in moved])
+    changes += queue.regroup()
+    for workload in order:
         changes += queue.look_at(workload)
     changes += [change for workload in choosing for change in queue.change_capacity(workload)]
+    changes += queue.observe(colocated)
     larger = queue.enlarge()
     return [*(larger.get(change.workload_uid, change) for change in changes), *queue.grow(growable, waiting)]
 
@@ -110,6 +116,9 @@ class SchedulingPass:
         is_asking: Somebody asks who fits on none that are here.
         kept: The places that are kept for runs on the move.
         selected: Who should hold GPUs, where the rules choose a set.
+        round: Who goes where, where GPUs are shared in rounds; then nothing is selected.
+        openings: The places of that round.
+        told_round: Uids of those that were told of it.
     """
 
     snapshot: Snapshot
@@ -137,6 +146,9 @@ class SchedulingPass:
     is_asking: bool = False
     kept: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
     selected: Selected | None = None
+    round: rounds.Round | None = None
+    openings: rounds.Openings = field(default_factory=rounds.Openings)
+    told_round: set[str] = field(default_factory=set)
     _timeline: Timeline | None = None
 
     @classmethod
@@ -215,15 +227,73 @@ class SchedulingPass:
             | self.busy
             | protected(self.holders, self.snapshot.teams, self.making.standing.whole, self.now).keys()
         )
-        self.selected = select(
-            self.snapshot, list(rest.values()), self.holders, self.pods, self.making.standing, self.ledger, fixed
-        )
+        if rounds.are_held(self.snapshot, waiting, self.holders):
+            return self._look_at_round(order, rest, fixed)
+        standing = self.making.standing
+        found = candidates_of(self.snapshot, list(rest.values()), self.holders, self.pods, standing, self.ledger, fixed)
+        self.selected = select(self.snapshot, found, self.pods, standing)
         chosen = [rest.pop(uid) for uid in self.selected.order]
         return [*(each for each in order if each.uid in self.owed), *chosen, *rest.values()]
+
+    def _look_at_round(self, order: Sequence[Workload], rest: dict[str, Workload], fixed: Set[str]) -> list[Workload]:
+        """Have runs share by rounds; those first that are owed room, then those with a place, and the others."""
+        self.round = rounds.current(
+            self.snapshot, list(rest.values()), self.holders, self.pods, self.making.standing, self.ledger, fixed,
+            is_settled=not self.busy, refused=self._is_refused,
+        )  # fmt: skip
+        assert self.round is not None
+        self.openings = rounds.Openings(self.round, rest, self.snapshot.pods, self.free)
+        known = [rest.pop(uid) for uid in self.round.order]
+        return [*(each for each in order if each.uid in self.owed), *known, *rest.values()]
+
+    def _is_refused(self, workload: Workload) -> bool:
+        """Return whether a run may not start whatever is free."""
+        return (
+            self.budgets.refusal(workload, self.durations.length_s(workload, self.now)) is not None
+            or why_never(workload.spec, self.snapshot.nodes) is not None
+        )
+
+    def regroup(self) -> list[Change]:
+        """Stop those that a new round sends elsewhere, or that are in the way of others."""
+        if self.round is None:
+            return []
+        changes = []
+        for each in self.holders:
+            assigned = self.round.news.get(each.uid)
+            if each.uid in self.round.leaving:
+                self.making.stopped.add(each.uid)
+                self.told_round.add(each.uid)
+                told = self.round.news[each.uid]
+                changes.append(self.making.regroup(each, told, self._names(told)))
+            elif assigned is not None and each.uid not in self.busy and each.status.phase is Phase.STOPPING:
+                self.told_round.add(each.uid)
+                changes += _only_seen(each, replace(each, status=replace(each.status, assigned=assigned)))
+        return changes
+
+    def observe(self, colocated: Sequence[Workload]) -> list[Change]:
+        """Note whom those are beside that may share GPUs, how fast they go there, and which round it was."""
+        beside = companies(colocated, self.pods)
+        news = {} if self.round is None else self.round.news
+        changes = []
+        for each in colocated:
+            if each.uid in self.busy | self.making.stopped | self.told_round:
+                continue
+            status = each.status
+            if status.phase is Phase.RUNNING:
+                status = observe(each, beside[each.uid], self.now)
+            if each.uid in news:
+                status = replace(status, assigned=news[each.uid])
+            changes += _only_seen(each, replace(each, status=status))
+        return changes
 
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or say why it waits."""
         capacity = workload.spec.capacity
+        if self.round is not None and workload.uid in self.round.news:
+            seen = replace(workload, status=replace(workload.status, assigned=self.round.news[workload.uid]))
+            changes = self._look_at(seen)
+            told = any(change.workload_uid == workload.uid for change in changes)
+            return changes if told else [*changes, *_only_seen(workload, seen)]
         if capacity.tier is Tier.OVERFLOW and spot_deadline.has_room(workload.spec, self.free, spot=True):
             # Of replicas above the base: elsewhere only where spot has no room.
             return self._look_at(replace(workload, spec=workload.spec.on(spot=True)))
@@ -263,12 +333,13 @@ class SchedulingPass:
     def _look_at(self, workload: Workload) -> list[Change]:
         spec, now, traits = workload.spec, self.now, self.traits.of(workload)
         end = now + self.durations.length_s(workload, now, traits.kind)
-        if self.selected is not None:
-            stuck = workload.uid not in self.selected.chosen | self.owed and (traits.alike, 0.0) in self.stuck
+        if self.selected is not None or self.round is not None:
+            chosen = self.selected.chosen if self.selected is not None else self.openings.seats
+            stuck = workload.uid not in {*chosen, *self.owed} and (traits.alike, 0.0) in self.stuck
         else:
             stuck = (traits.alike, end) in self.stuck and workload.uid not in self.owed
-        if stuck and self.selected is not None:
-            return wait(workload, explaining.passed_over(workload, self.rules.selection), now)
+        if stuck and (self.selected is not None or self.round is not None):
+            return wait(workload, self._passed_over(workload), now)
         if stuck and not self.making.may_replace(workload, self.holders):
             assert self.first is not None, "nobody waits behind nobody"
             return wait(workload, explaining.behind(workload, self.first, self.rules.order), now)
@@ -296,11 +367,26 @@ class SchedulingPass:
             return self._wait(workload, explaining.behind(workload, self.first, self.rules.order), fits_here=fits_here)
         if not fits_here:
             return self._keep_asking(workload)
-        placed = self._try(spec, shape, end)
+        has_place = self.round is not None and workload.uid in self.openings.seats
+        placed = self.openings.take(workload.uid) if has_place else self._try(spec, shape, end)
         if placed is not None:
             self._note_start(workload, placed, end)
-            return [started(workload, placed, now, self.snapshot.nodes)]
+            beside = self._names(workload.status.assigned) if has_place else ()
+            return [started(workload, placed, now, self.snapshot.nodes, beside)]
         return self._keep_waiting(workload, end)
+
+    def _names(self, assigned: Assignment | None) -> list[str]:
+        """Return the names of those with which a run is to share its GPUs."""
+        uids = () if assigned is None else assigned.beside
+        return sorted(each.spec.name for each in self.snapshot.workloads if each.uid in uids) if uids else []
+
+    def _passed_over(self, workload: Workload) -> Reason:
+        if self.round is None:
+            return explaining.passed_over(workload, self.rules.selection)
+        if workload.uid in self.openings.seats:
+            beside = self._names(self.round.assigned[workload.uid])
+            return explaining.goes_to(workload, self.openings.nodes_of(workload.uid), beside)
+        return explaining.next_round(workload)
 
     def enlarge(self) -> dict[str, Change]:
         """The starts of elastic gangs that get more than they need at least, by uid."""
@@ -403,6 +489,10 @@ class SchedulingPass:
         is_owed = workload.uid in self.owed
         if self.selected is not None and not is_owed and not is_scavenger(spec):
             return self._keep_selecting(workload, self.selected, end)
+        if self.round is not None and not is_owed and not is_scavenger(spec):
+            if workload.uid not in self.openings.seats:
+                self.stuck.add((self.traits.of(workload).alike, 0.0))
+            return self._wait(workload, self._passed_over(workload))
         is_first, self.first = self.first is None, self.first or workload
         if is_scavenger(spec) and self.rules.fair:
             return wait(workload, explaining.scavenger(workload), now)
@@ -582,6 +672,15 @@ def _other_layout(spec: GangSpec, snapshot: Snapshot) -> str | None:
     from fairlead.policy.gpu.partitioning import layout_for
 
     return layout_for(spec, snapshot)
+
+
+def _colocated(snapshot: Snapshot, cache: "PassCache | None") -> list[Workload]:
+    """Return those that have GPUs, and may share them by the rules and by their specs."""
+    if snapshot.rules.selection is not Selection.LEAST_WORK:
+        return []
+    if cache is not None:
+        return cache.ordered(cache.colocated)
+    return [each for each in snapshot.workloads if is_colocated(each)]
 
 
 def _only_seen(workload: Workload, seen: Workload) -> list[Change]:

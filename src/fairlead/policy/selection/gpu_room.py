@@ -5,12 +5,15 @@ if it fits by number (``fairlead.policy.selection.knapsack``); whether it fits o
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.placement import matching, takes_pods
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
-from fairlead.state.snapshot import Grant, Node
+from fairlead.policy.selection.jobs import Sharable
+from fairlead.specs.gang import GangSpec
+from fairlead.state.snapshot import Grant, Node, Pod
 
 
 class Homes:
@@ -19,6 +22,7 @@ class Homes:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = [node for node in nodes if takes_pods(node) and node.gpus]
         self._known: dict[Shape, frozenset[str]] = {}
+        self._beside: dict[Shape, tuple[int, float]] = {}
         self.gpu_milli = {node.name: sum(gpu.milli for gpu in node.gpus) for node in self._nodes}
         self.gpus = {node.name: {gpu.uuid: gpu for gpu in node.gpus} for node in self._nodes}
 
@@ -31,6 +35,44 @@ class Homes:
                 if node.name not in shape.barred and len(matching(node, shape)) >= max(1, shape.num_gpus)
             )
         return self._known[shape]
+
+    def sharable(self, gang: GangSpec, shape: Shape, kind: str) -> Sharable:
+        """Return with whom a run on whole GPUs may share them.
+
+        So many have room beside each other as would, were every GPU of a node held by as many.
+        """
+        if shape not in self._beside:
+            self._beside[shape] = self._room_beside(shape)
+        most, memory = self._beside[shape]
+        return Sharable(
+            kind=kind, alike=(replace(shape, min_gpu_memory_bytes=None), gang.nodes), most=most, memory=memory
+        )
+
+    def _room_beside(self, shape: Shape) -> tuple[int, float]:
+        """Return how many have room beside each other, and the part of a device's memory that one says it needs."""
+        homes = [node for node in self._nodes if node.name in self.of(shape)]
+        slots = [(node, len(matching(node, shape)) // shape.num_gpus) for node in homes]
+        most = [node.cpu_milli // (shape.cpu_milli * num) for node, num in slots if shape.cpu_milli]
+        most += [node.memory_bytes // (shape.memory_bytes * num) for node, num in slots if shape.memory_bytes]
+        gpus = [gpu for node in homes for gpu in matching(node, shape)]
+        if not all(gpu.divisible for gpu in gpus):
+            most.append(1)
+        least = min((gpu.memory_bytes for gpu in gpus), default=0)
+        needed = shape.min_gpu_memory_bytes
+        return max(1, min(most, default=MAX_MEMBERS)), needed / least if needed and least else 0.0
+
+    def held(self, pods: Iterable[Pod]) -> list[tuple[str, int]]:
+        """Nodes and thousandths of devices that some pods hold; what several hold whole counts once."""
+        whole = set[tuple[str, str]]()
+        found = []
+        for pod in pods:
+            grant = pod.grant
+            if grant.gpu_milli >= WHOLE_GPU:
+                new = tuple(uuid for uuid in grant.gpu_uuids if (pod.node, uuid) not in whole)
+                whole.update((pod.node, uuid) for uuid in new)
+                grant = replace(grant, gpu_uuids=new)
+            found.append((pod.node, self.held_milli(pod.node, grant)))
+        return found
 
     def held_milli(self, node: str, grant: Grant) -> int:
         """Thousandths of devices that a grant holds of a node; 0 of one that takes no pods."""

@@ -3,9 +3,33 @@
 No decision is made here.
 """
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
-from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS, Profile
+from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS
+
+Kind = Any
+"""Jobs of one kind slow others down alike, and are slowed down alike. Those of one queue can be sorted."""
+
+Speeds = Callable[[tuple[Kind, ...]], tuple[float, ...]]
+"""Of a group's kinds, sorted: the speed of each member as a share of its speed alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharable:
+    """The properties by which a job may share its devices with others.
+
+    Attributes:
+        alike: Only jobs for which this is equal share.
+        most: So many of those have room for all but GPUs beside each other.
+        memory: The part of a device's memory that it says it needs; 0 when it does not say.
+    """
+
+    kind: Kind
+    alike: Hashable = None
+    most: int = MAX_MEMBERS
+    memory: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +43,8 @@ class Job:
     # Seconds for which it has held devices so far, and those that it would have needed alone for what it has done.
     attained_s: float = 0.0
     done_s: float = 0.0
-    # None while it is not measured: it then never shares.
-    profile: Profile | None = None
+    # None of one that does not share.
+    sharable: Sharable | None = None
     # Of its team: how many times as much a second of it is worth.
     weight: int = 1
 

@@ -31,7 +31,9 @@ from fairlead.policy.selection.finish_time import Claim, pressed_at, rank
 from fairlead.policy.selection.gpu_room import Cells, Homes, homes_of
 from fairlead.policy.selection.jobs import Job
 from fairlead.policy.selection.knapsack import choose
+from fairlead.policy.selection.slowdowns import NOTHING_KNOWN, Slowdowns, pace_kind
 from fairlead.policy.selection.worth import LEAST_REMAINING_S, worth
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import Quota
 from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
@@ -73,7 +75,26 @@ class Selected:
     giving_way: tuple[str, ...]
 
 
-def select(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """All that are up for choice.
+
+    Attributes:
+        held: Those that hold GPUs.
+        leaving: Those that make room for others just now, as if they waited already.
+        wanting: Those that wait.
+        everybody: All of them, as far as their teams' quotas go.
+        kept: Pods of all that hold what is not to be had.
+    """
+
+    held: tuple[Candidate, ...]
+    leaving: tuple[Candidate, ...]
+    wanting: tuple[Candidate, ...]
+    everybody: tuple[Candidate, ...]
+    kept: tuple[Pod, ...]
+
+
+def candidates_of(
     snapshot: Snapshot,
     waiting: Sequence[Workload],
     holders: Sequence[Workload],
@@ -81,13 +102,15 @@ def select(
     standing: Standing,
     ledger: Ledger,
     fixed: Set[str],
-) -> Selected:
-    """The choice of the snapshot's rules.
+    slowdowns: Slowdowns = NOTHING_KNOWN,
+) -> Candidates:
+    """Return who is up for choice.
 
     Args:
         waiting: Those that wait and are owed nothing.
         ledger: What is held now.
         fixed: Uids of those that hold something and are not to be stopped, and those that are owed room.
+        slowdowns: The costs of sharing, as far as they are known; whose cost is not does not share.
     """
     whole, now = standing.whole, standing.now
     doors, homes = doors_of(tuple(snapshot.nodes)), homes_of(tuple(snapshot.nodes))
@@ -96,7 +119,7 @@ def select(
     def candidate(workload: Workload, holds: bool) -> Candidate:
         gang = workload.gang if holds else workload.spec
         milli = asked(gang, whole).gpu_milli
-        num_gpus, left_s = _num_gpus(milli), _left_s(workload, standing, milli)
+        num_gpus, left_s, shape = _num_gpus(milli), _left_s(workload, standing, milli), shape_of(gang, doors)
         back_s = restart_s(workload, _live(pods[workload.uid]), now) if holds else 0.0
         credit_s = _credit_s(workload, now) * whole.gpu_milli / WHOLE_GPU / num_gpus
         job = Job(
@@ -104,38 +127,48 @@ def select(
             num_gpus=num_gpus,
             remaining_s=max(LEAST_REMAINING_S, left_s - credit_s - back_s),
             weight=weights.get(gang.team, 1),
+            sharable=homes.sharable(gang, shape, pace_kind(gang)) if may_share(gang, slowdowns) else None,
         )
-        return Candidate(workload=workload, job=job, shape=shape_of(gang, doors), gpu_milli=milli, holds=holds)
+        return Candidate(workload=workload, job=job, shape=shape, gpu_milli=milli, holds=holds)
+
+    held = tuple(candidate(each, True) for each in holders if each.uid not in fixed and _may_stop(each, pods[each.uid]))
+    wanting = tuple(candidate(each, False) for each in waiting if wants_gpus(each))
+    # Who leaves for others is chosen or not as if it waited already, or the choice would change while it leaves.
+    leaving = tuple(candidate(each, False) for each in holders if each.uid not in fixed and _makes_room(each))
+    ours = {each.workload.uid for each in held}
+    gone = {each.uid for each in holders if is_scavenger(each.spec) or each.status.phase is Phase.STOPPING}
+    return Candidates(
+        held=held,
+        leaving=leaving,
+        wanting=wanting,
+        everybody=(*held, *leaving, *_within_quota(wanting, ledger)),
+        kept=tuple(pod for pod in snapshot.pods if not pod.phase.is_final and pod.workload_uid not in ours | gone),
+    )
+
+
+def select(snapshot: Snapshot, found: Candidates, pods: Mapping[str, Sequence[Pod]], standing: Standing) -> Selected:
+    """Return the choice of the snapshot's rules, of those that are up for it."""
+    whole, now = standing.whole, standing.now
+    homes = homes_of(tuple(snapshot.nodes))
 
     def claim(each: Candidate) -> Claim:
         live = _live(pods[each.workload.uid]) if each.holds else []
         return _claim_of(each.workload, standing, each.job.weight, live)
 
-    held = [candidate(each, True) for each in holders if each.uid not in fixed and _may_stop(each, pods[each.uid])]
-    wanting = [candidate(each, False) for each in waiting if each.spec.resources.gpu and not is_scavenger(each.spec)]
-    # Who leaves for others is chosen or not as if it waited already, or the choice would change while it leaves.
-    leaving = [candidate(each, False) for each in holders if each.uid not in fixed and _makes_room(each)]
-    everybody = [*held, *leaving, *_within_quota(wanting, ledger)]
-    ours = {each.workload.uid for each in held}
-    gone = {each.uid for each in holders if is_scavenger(each.spec) or each.status.phase is Phase.STOPPING}
-    kept = [
-        (pod.node, homes.held_milli(pod.node, pod.grant))
-        for pod in snapshot.pods
-        if not pod.phase.is_final and pod.grant.gpu_uuids and pod.workload_uid not in ours | gone
-    ]
+    kept = held_of(found, homes)
     if snapshot.rules.selection is Selection.FINISH_TIME:
         competing = [each for each in snapshot.workloads if _competes(each)]
         contention = _contention(competing, snapshot, whole.gpu_milli)
         drain_s = sum(standing.work_s(each) for each in competing)
-        ordered, chosen = _fairly(everybody, claim, homes, kept, contention, drain_s, now)
+        ordered, chosen = _fairly(found.everybody, claim, homes, kept, contention, drain_s, now)
     else:
-        ordered, chosen = _worthiest(everybody, homes, kept)
+        ordered, chosen = _worthiest(found.everybody, homes, kept)
     place = {each.workload.uid: number for number, each in enumerate(ordered)}
     first = sorted(
-        (each for each in wanting if each.workload.uid in chosen),
+        (each for each in found.wanting if each.workload.uid in chosen),
         key=lambda each: (-each.gpu_milli, place[each.workload.uid]),
     )
-    startable = {each.workload.uid for each in wanting}
+    startable = {each.workload.uid for each in found.wanting}
     rest = [each for each in ordered if each.workload.uid in startable - chosen]
     return Selected(
         chosen=frozenset(chosen),
@@ -144,6 +177,37 @@ def select(
             each.workload.uid for each in reversed(ordered) if each.holds and each.workload.uid not in chosen
         ),
     )
+
+
+def may_share(gang: GangSpec, slowdowns: Slowdowns) -> bool:
+    """Return whether a run may be beside others on its GPUs, as far as it says so and it is known what that costs."""
+    return gang.resources.colocate and slowdowns.knows(pace_kind(gang))
+
+
+def held_of(found: Candidates, homes: Homes) -> list[tuple[str, int]]:
+    """Return nodes and thousandths of devices that are not to be had."""
+    return homes.held(pod for pod in found.kept if pod.grant.gpu_uuids)
+
+
+def wants_gpus(workload: Workload) -> bool:
+    """Return whether a run is one of those among which GPUs are chosen by."""
+    return workload.spec.resources.gpu is not None and not is_scavenger(workload.spec)
+
+
+def densest_first(everybody: Iterable[Candidate]) -> list[Candidate]:
+    """All by worth for each GPU."""
+    return sorted(everybody, key=_densest)
+
+
+def num_gpus_of_one_cell(everybody: Sequence[Candidate], homes: Homes, kept: Iterable[tuple[str, int]]) -> int | None:
+    """Return how many GPUs there are to be had where all of some runs may go everywhere; None where they may not.
+
+    None as well where there are so many that a knapsack takes too long, or parts of GPUs among what is asked for.
+    """
+    sets, cells = _cells(everybody, homes, kept)
+    num_gpus = sum(cells.free_milli.values()) // WHOLE_GPU
+    fits = len(sets) == 1 and num_gpus <= MOST_GPUS and not any(each.shape.is_share for each in everybody)
+    return num_gpus if fits else None
 
 
 def _makes_room(workload: Workload) -> bool:
@@ -249,15 +313,15 @@ def _within_quota(wanting: Iterable[Candidate], ledger: Ledger) -> list[Candidat
 
 
 def _worthiest(
-    everybody: Sequence[Candidate], homes: Homes, kept: Iterable[tuple[str, int]]
+    everybody: Sequence[Candidate], homes: Homes, kept: Sequence[tuple[str, int]]
 ) -> tuple[list[Candidate], set[str]]:
     """All by worth for each GPU, and the uids of those that are chosen."""
     ordered = sorted(everybody, key=_densest)
-    sets, cells = _cells(ordered, homes, kept)
-    num_gpus = sum(cells.free_milli.values()) // WHOLE_GPU
-    if len(sets) == 1 and num_gpus <= MOST_GPUS and not any(each.shape.is_share for each in ordered):
+    num_gpus = num_gpus_of_one_cell(ordered, homes, kept)
+    if num_gpus is not None:
         groups = choose([each.job for each in ordered], num_gpus)
         return ordered, {job.uid for group in groups for job in group.jobs}
+    sets, cells = _cells(ordered, homes, kept)
     return ordered, _walk(ordered, homes, sets, cells)
 
 

@@ -24,6 +24,8 @@ from fairlead.specs.tables.field_types import (
 from fairlead.specs.tables.sweep_keys import SWEEP
 from fairlead.specs.tables.training_keys import CHECKPOINT, RESOURCES, TRAINING
 
+# A driver reports no pace, by which its GPUs could be shared.
+_RESOURCES = replace(RESOURCES, keys=tuple(key for key in RESOURCES.keys if key.name != "colocate"))
 _ENV = MapField(names=training.ENV_NAME, values=training.ENV_VALUE, most=training.ENV_MOST)
 
 _CACHE = Section(
@@ -369,7 +371,7 @@ PIPELINE = Section(
         ),
         Key(
             name="resources",
-            kind=RESOURCES,
+            kind=_RESOURCES,
             doc="What the pipeline gets as a whole; its steps share it.",
             attributes=("resources",),
             example="{cpu: 4}",

@@ -452,7 +452,7 @@ CAPACITY = Section(
     ),
 )
 
-# Replicas do not end, so that nothing is learnt of what they use.
+# Replicas do not end, so that nothing is learnt of what they use; nor do they report a pace.
 RESOURCES = replace(
     TRAINING_RESOURCES,
     keys=tuple(
@@ -460,6 +460,7 @@ RESOURCES = replace(
         if (plain := {"cpu": CPU, "memory": SIZE}.get(key.name)) is not None
         else key
         for key in TRAINING_RESOURCES.keys
+        if key.name != "colocate"
     ),
 )
 

@@ -76,6 +76,15 @@ RESOURCES = Section(
             example="[mig, mps]",
             also=("share", "gpu_sharing", "isolation", "mig", "mps", "time_slicing", "sharing_strategy"),
         ),
+        Key(
+            name="colocate",
+            kind=FLAG,
+            doc="Whether runs with as many GPUs that say so too may run on the same GPUs at once, under the policy "
+            "`least-work`.",
+            attributes=("colocate",),
+            example="true",
+            also=("co_locate", "colocation", "interleave", "gpu_packing", "space_sharing", "share_gpus"),
+        ),
     ),
 )
 

@@ -66,7 +66,11 @@ def cluster(question: Question) -> Answer:
 
 def _sums(seen: Snapshot) -> dict[str, float]:
     gpus = sum(gpu.milli for node in seen.nodes for gpu in node.gpus) / WHOLE_MILLI
-    held = sum(_held_milli(pod, gpu) for node in seen.nodes for gpu in node.gpus for pod in _on(seen, node))
+    held = sum(
+        min(gpu.milli, sum(_held_milli(pod, gpu) for pod in _on(seen, node)))
+        for node in seen.nodes
+        for gpu in node.gpus
+    )
     return {"num_gpus": gpus, "held_gpus": held / WHOLE_MILLI}
 
 
@@ -90,8 +94,11 @@ def _held_milli(pod: Pod, gpu: Gpu) -> int:
 
 
 def _gpu(gpu: Gpu, pods: list[Pod], names: dict[str, str]) -> Bar:
-    parts = [(pod, held / gpu.milli, f"{held / WHOLE_MILLI:g}") for pod in pods if (held := _held_milli(pod, gpu))]
-    whole_held = sum(_held_milli(pod, gpu) for pod in pods) / WHOLE_MILLI
+    in_all = max(
+        gpu.milli, sum(_held_milli(pod, gpu) for pod in pods)
+    )  # of one that several hold whole, each has a part
+    parts = [(pod, held / in_all, f"{held / WHOLE_MILLI:g}") for pod in pods if (held := _held_milli(pod, gpu))]
+    whole_held = min(gpu.milli, sum(_held_milli(pod, gpu) for pod in pods)) / WHOLE_MILLI
     size = "" if gpu.milli == WHOLE_MILLI else f" part {gpu.milli / WHOLE_MILLI:g}"
     name = f"{gpu.model}{size}, {describe_memory(gpu.memory_bytes)}"
     return Bar(name=name, held=f"{whole_held:g} of {gpu.milli / WHOLE_MILLI:g}", segments=_segments(parts, names))

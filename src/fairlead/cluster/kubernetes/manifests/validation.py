@@ -24,7 +24,7 @@ from fairlead.specs.quantities import (
     SPAN,
     STEPS,
 )
-from fairlead.specs.resources import GPU_MOST, GPU_RULES, ONLY_PARTS
+from fairlead.specs.resources import GPU_MOST, GPU_RULES, NOT_IN_PODS, ONLY_PARTS
 from fairlead.specs.tables import field_types as kinds
 from fairlead.specs.tables.field_types import Key, Single
 from fairlead.specs.training import ENV_NAME, ENV_TOTAL
@@ -272,7 +272,7 @@ def endpoint_update_rules() -> list[Rule]:
 
 
 def sharing_rules() -> list[Rule]:
-    """Only a part of one GPU is shared; ``self`` is the section of resources."""
+    """Only a part of one GPU is shared, and in pods no whole one; ``self`` is the section of resources."""
     _, count, memories = _gpu_parts("string(self.gpu)")
     part = f"{count}.exists(n, n < 1.0) || {memories}.size() > 0 && {count}.all(n, n <= 1.0)"
     return [
@@ -280,7 +280,8 @@ def sharing_rules() -> list[Rule]:
             f"!has(self.sharing) || self.sharing.size() == 0 || !has(self.gpu) || {part}",
             say(ONLY_PARTS),
             at=".sharing",
-        )
+        ),
+        rule("!has(self.colocate) || !self.colocate", say(NOT_IN_PODS), at=".colocate"),
     ]
 
 

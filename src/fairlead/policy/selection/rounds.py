@@ -1,0 +1,518 @@
+"""Has runs share GPUs in rounds: who is beside whom, and where, is chosen for everybody at once, and then stands.
+
+As in Gavel (OSDI 2020) and Muri (SIGCOMM 2022). Once the last round is ``ROUND_S`` old and something has happened, the
+next is chosen. It gives every run that should hold GPUs its place, devices and all, and names those that have to leave:
+those that go elsewhere, and those that are in the way. All leave at once, and each starts in its place as soon as
+nobody else is left there. Between rounds nobody is stopped for a choice; what is idle, and nobody's place, goes to
+whoever fits. So no choice is made twice at one instant, whatever the last one led to, and swaps of several groups need
+no proof (docs/decisions/0079-runs-share-gpus-in-rounds.md).
+
+What a round decided is kept with the runs that it sent somewhere (``Status.assigned``); the latest of any of them is
+the last round. A place that a run does not come by, since its node left or the plan was carried out in part, is given
+up with the next round.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from fairlead.policy.disruption.preemption import RESTART_S
+from fairlead.policy.placement.node_eligibility import doors_of
+from fairlead.policy.placement.placement import FreeCapacity, Placement, grant_of, matching, shape_of, takes_pods
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.queue.queue_score import Standing
+from fairlead.policy.queue.quotas import Ledger, is_scavenger
+from fairlead.policy.selection.gpu_room import homes_of
+from fairlead.policy.selection.grouping import Grouping
+from fairlead.policy.selection.knapsack import choose
+from fairlead.policy.selection.selection import (
+    MOST_GPUS,
+    Candidate,
+    candidates_of,
+    densest_first,
+    held_of,
+    num_gpus_of_one_cell,
+    wants_gpus,
+)
+from fairlead.policy.selection.slowdowns import Slowdowns, is_colocated, pace_kind, slowdowns_of
+from fairlead.policy.selection.worth import worth
+from fairlead.state.scheduling_policy import Selection
+from fairlead.state.snapshot import Assignment, Grant, Intent, Node, Phase, Pod, Reservation, Snapshot, Workload
+
+ROUND_S = 360.0
+# Where nothing has happened, time alone makes another choice better only slowly.
+QUIET_S = 10 * ROUND_S
+# For so long a choice is taken to stand, by which it has to make up for what restarts cost.
+STANDS_S = 1800.0
+# A round waits so long for a pass in which nothing else is decided of a run.
+PATIENCE_S = 60.0
+
+Device = tuple[str, str]
+Seats = tuple[Reservation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A choice.
+
+    Attributes:
+        at: When it was made.
+        assigned: Of runs that do not hold their places yet, those, by uid.
+        news: The same of a round that is made just now, by uid of everybody who has to be told.
+        leaving: Uids of those that have to leave their GPUs.
+        order: Uids of those that wait for GPUs, in the order in which they are looked at.
+    """
+
+    at: float
+    assigned: Mapping[str, Assignment]
+    news: Mapping[str, Assignment]
+    leaving: frozenset[str]
+    order: tuple[str, ...]
+
+
+def are_held(snapshot: Snapshot, waiting: Sequence[Workload], holders: Sequence[Workload]) -> bool:
+    """Return whether GPUs are shared in rounds: by remaining work, as soon as one run allows it.
+
+    Only where all may go to the same nodes, and nobody asks for a part of a GPU; else a choice by number says nothing.
+    """
+    runs = [*waiting, *holders]
+    if snapshot.rules.selection is not Selection.LEAST_WORK or not any(e.spec.resources.colocate for e in runs):
+        return False
+    doors, homes = doors_of(tuple(snapshot.nodes)), homes_of(tuple(snapshot.nodes))
+    found: set[frozenset[str]] = set()
+    for each in runs:
+        if wants_gpus(each):
+            shape = shape_of(each.spec, doors)
+            found.add(homes.of(shape))
+            if shape.is_share or len(found) > 1:
+                return False
+    return sum(len(homes.gpus[name]) for names in found for name in names) <= MOST_GPUS
+
+
+def round_times(snapshot: Snapshot) -> Iterator[float]:
+    """Yield when the next round is to be chosen, where runs share."""
+    going = [each for each in snapshot.workloads if not each.status.phase.is_final]
+    if any(each.spec.resources.colocate for each in going):
+        last = last_round(going)
+        yield from (last + after_s + late_s for after_s in (ROUND_S, QUIET_S) for late_s in (0.0, PATIENCE_S))
+
+
+def last_round(workloads: Iterable[Workload]) -> float:
+    """Return when the last round was; minus infinity before the first."""
+    return max((each.status.assigned.at for each in workloads if each.status.assigned is not None), default=-math.inf)
+
+
+def current(
+    snapshot: Snapshot,
+    waiting: Sequence[Workload],
+    holders: Sequence[Workload],
+    pods: Mapping[str, Sequence[Pod]],
+    standing: Standing,
+    ledger: Ledger,
+    fixed: Set[str],
+    *,
+    is_settled: bool,
+    refused: Callable[[Workload], bool],
+) -> Round:
+    """Return the round that holds now, which is made anew when the last is over.
+
+    Args:
+        waiting, holders, ledger, fixed: As for ``candidates_of``.
+        is_settled: Nothing else is decided of any run in this pass.
+        refused: Tells whether a run may not start whatever is free.
+    """
+    now, last = standing.now, last_round((*waiting, *holders))
+    due_at = last + (ROUND_S if _has_news(snapshot, waiting, holders, last) else QUIET_S)
+    if now >= due_at and (is_settled or now >= due_at + PATIENCE_S):
+        slowdowns = slowdowns_of(snapshot.workloads, snapshot.completed)
+        may = [each for each in waiting if wants_gpus(each) and not refused(each)]
+        return _make(snapshot, may, holders, pods, standing, ledger, fixed, slowdowns)
+    assigned = {
+        each.uid: each.status.assigned
+        for each in (*waiting, *holders)
+        if each.status.assigned is not None
+        and each.status.assigned.at == last
+        and each.status.assigned.seats
+        and each.status.phase not in (Phase.STARTING, Phase.RUNNING)
+    }
+    order = sorted(
+        (each for each in waiting if wants_gpus(each)),
+        key=lambda each: (each.uid not in assigned, standing.work_s(each), each.uid),
+    )
+    return Round(at=last, assigned=assigned, news={}, leaving=frozenset(), order=tuple(each.uid for each in order))
+
+
+def _has_news(snapshot: Snapshot, waiting: Sequence[Workload], holders: Sequence[Workload], last: float) -> bool:
+    """Return whether runs have come, succeeded, lost their places or told of their pace since the last round."""
+    if snapshot.completed and snapshot.completed[-1].at > last:
+        return True
+    return any(each.status.since > last or each.created_at > last for each in waiting) or any(
+        pace.since > last and pace.rate is not None for each in holders for pace in each.status.paces[-1:]
+    )
+
+
+def _make(
+    snapshot: Snapshot,
+    waiting: Sequence[Workload],
+    holders: Sequence[Workload],
+    pods: Mapping[str, Sequence[Pod]],
+    standing: Standing,
+    ledger: Ledger,
+    fixed: Set[str],
+    slowdowns: Slowdowns,
+) -> Round:
+    """Choose a round."""
+    now, homes = standing.now, homes_of(tuple(snapshot.nodes))
+    found = candidates_of(snapshot, waiting, holders, pods, standing, ledger, fixed, slowdowns)
+    ordered = densest_first(found.everybody)
+    num_gpus = num_gpus_of_one_cell(ordered, homes, held_of(found, homes))
+    groups = choose([each.job for each in ordered], num_gpus or 0, Grouping(slowdowns.speeds))
+    by_uid = {each.job.uid: each for each in ordered}
+    scavengers = [
+        each for each in holders if is_scavenger(each.spec) and each.uid not in fixed and _may_leave(each, pods)
+    ]
+    movable = {*(each.job.uid for each in found.held), *(each.uid for each in scavengers)}
+    where = {uid: _seats_of(pods[uid]) for uid in movable}
+    room = _Room(snapshot.nodes, found.kept, where)
+    members = [[by_uid[job.uid] for job in group.jobs] for group in groups]
+    _keep_together(members, where)
+    members.sort(key=lambda group: (-group[0].gpu_milli, -group[0].shape.num_gpus, -_most_together(group, where)))
+    news: dict[str, Assignment] = {}
+    staying: set[str] = set()
+    after: dict[str, Seats] = {}
+    for group in members:
+        seats = room.place(group, where)
+        if seats is None:
+            continue
+        for each in group:
+            uid = each.job.uid
+            after[uid] = seats
+            if uid in where and _devices(where[uid]) == _devices(seats):
+                staying.add(uid)
+                continue
+            own = tuple(Reservation(node=seat.node, grant=grant_of(each.shape, seat.grant.gpu_uuids)) for seat in seats)
+            news[uid] = Assignment(at=now, seats=own, beside=tuple(o.job.uid for o in group if o is not each))
+    # Whoever has no place stays where it is, if that is nobody's.
+    rest = [*(each.job.uid for each in ordered if each.holds), *(each.uid for each in scavengers)]
+    for uid in rest:
+        if uid in after:
+            continue
+        if room.keep(where[uid]):
+            staying.add(uid)
+            after[uid] = where[uid]
+        else:
+            news[uid] = Assignment(at=now)
+    for uid in _not_worth_it(by_uid, where, after, news, slowdowns):
+        del news[uid]
+    leaving = {uid for uid in where if uid in news}
+    if not news:
+        held = (each for each in reversed(ordered) if each.holds and is_colocated(each.workload))
+        news.update({each.job.uid: Assignment(at=now) for each in (next(held, None),) if each is not None})
+    waits = [each for each in ordered if not each.holds and each.workload.status.phase is not Phase.STOPPING]
+    first = [each.job.uid for each in waits if each.job.uid in news]
+    return Round(
+        at=now,
+        assigned={uid: each for uid, each in news.items() if each.seats},
+        news=news,
+        leaving=frozenset(leaving),
+        order=(*first, *(each.job.uid for each in waits if each.job.uid not in news)),
+    )
+
+
+def _not_worth_it(
+    by_uid: Mapping[str, Candidate],
+    where: Mapping[str, Seats],
+    after: Mapping[str, Seats],
+    news: Mapping[str, Assignment],
+    slowdowns: Slowdowns,
+) -> set[str]:
+    """Return those that are left as they are, since what is gained does not make up for the restarts.
+
+    Runs that come to, or leave, the same devices are looked at together, for neither goes without the other.
+    """
+    ties = _Ties()
+    for seats in (where, after):
+        for uid, own in seats.items():
+            for device in _devices(own):
+                ties.tie(uid, device)
+    parts: dict[object, list[str]] = defaultdict(list)
+    for uid in {**where, **after}:
+        parts[ties.root(uid)].append(uid)
+    left: set[str] = set()
+    for uids in parts.values():
+        moved = [uid for uid in uids if uid in news and uid in where]
+        if not moved:
+            continue
+        before_worth, after_worth = (
+            _total_worth({uid: seats[uid] for uid in uids if uid in seats}, by_uid, slowdowns)
+            for seats in (where, after)
+        )
+        cost = sum(worth(by_uid[uid].job) for uid in moved if uid in by_uid) * RESTART_S
+        if (after_worth - before_worth) * STANDS_S <= cost:
+            left.update(uid for uid in uids if uid in news)
+    return left
+
+
+def _total_worth(seats: Mapping[str, Seats], by_uid: Mapping[str, Candidate], slowdowns: Slowdowns) -> float:
+    """Return what a second of these runs is worth, each as fast as it goes beside those on its devices."""
+    on: dict[frozenset[Device], list[Candidate]] = defaultdict(list)
+    for uid, own in seats.items():
+        if uid in by_uid:
+            on[_devices(own)].append(by_uid[uid])
+    total = 0.0
+    for together in on.values():
+        together.sort(key=lambda each: pace_kind(each.workload.spec))
+        speeds = slowdowns.speeds(tuple(pace_kind(each.workload.spec) for each in together))
+        total += sum(worth(each.job) * speed for each, speed in zip(together, speeds, strict=True))
+    return total
+
+
+class _Ties:
+    """Sets of runs and devices that belong together: a forest of disjoint sets (Tarjan, J. ACM 1975)."""
+
+    def __init__(self) -> None:
+        self._above: dict[object, object] = {}
+
+    def root(self, item: object) -> object:
+        while (above := self._above.setdefault(item, item)) != item:
+            self._above[item] = self._above[above]
+            item = above
+        return item
+
+    def tie(self, one: object, other: object) -> None:
+        self._above[self.root(one)] = self.root(other)
+
+
+def _may_leave(workload: Workload, pods: Mapping[str, Sequence[Pod]]) -> bool:
+    return (
+        workload.intent is Intent.RUN
+        and workload.status.phase in (Phase.STARTING, Phase.RUNNING)
+        and all(pod.terminating_since is None for pod in pods[workload.uid] if not pod.phase.is_final)
+    )
+
+
+def _seats_of(pods: Iterable[Pod]) -> Seats:
+    live = sorted((pod for pod in pods if not pod.phase.is_final), key=lambda pod: (pod.attempt, pod.index))
+    return tuple(Reservation(node=pod.node, grant=pod.grant) for pod in live)
+
+
+def _devices(seats: Iterable[Reservation]) -> frozenset[Device]:
+    return frozenset((seat.node, uuid) for seat in seats for uuid in seat.grant.gpu_uuids)
+
+
+def _keep_together(groups: list[list[Candidate]], where: Mapping[str, Seats]) -> None:
+    """Swap runs that share alike between groups, so that as many as can stay where they are.
+
+    Such runs slow others down alike, and the groups were made of the worthiest first, so little is lost by it.
+    """
+    counts: defaultdict[tuple[frozenset[Device], int], int] = defaultdict(int)
+    for number, group in enumerate(groups):
+        for each in group:
+            if each.job.uid in where:
+                counts[_devices(where[each.job.uid]), number] += 1
+    home: dict[frozenset[Device], int] = {}
+    for (devices, number), _ in sorted(counts.items(), key=lambda item: (-item[1], item[0][1], sorted(item[0][0]))):
+        if devices not in home and number not in home.values():
+            home[devices] = number
+    at = {each.job.uid: (number, place) for number, group in enumerate(groups) for place, each in enumerate(group)}
+    for uid, (number, place) in list(at.items()):
+        own = home.get(_devices(where[uid])) if uid in where else None
+        number, place = at[uid]
+        each = groups[number][place]
+        if own is None or own == number or each.job.sharable is None:
+            continue
+        for other_place, other in enumerate(groups[own]):
+            stays = other.job.uid in where and home.get(_devices(where[other.job.uid])) == own
+            if other.job.sharable == each.job.sharable and not stays:
+                groups[own][other_place], groups[number][place] = each, other
+                at[uid], at[other.job.uid] = (own, other_place), (number, place)
+                break
+
+
+def _most_together(group: Sequence[Candidate], where: Mapping[str, Seats]) -> int:
+    """Return how many of a group are on the same devices already."""
+    at: dict[frozenset[Device], int] = defaultdict(int)
+    for each in group:
+        if each.job.uid in where:
+            at[_devices(where[each.job.uid])] += 1
+    return max(at.values(), default=0)
+
+
+class _Room:
+    """The room for a round: all but what is held by those that are not up for choice."""
+
+    def __init__(self, nodes: Sequence[Node], kept: Iterable[Pod], where: Mapping[str, Seats]) -> None:
+        self._nodes = {node.name: node for node in nodes if takes_pods(node)}
+        self._cpu = {name: node.cpu_milli for name, node in self._nodes.items()}
+        self._memory = {name: node.memory_bytes for name, node in self._nodes.items()}
+        self._free = {name: {gpu.uuid for gpu in node.gpus} for name, node in self._nodes.items()}
+        self._such: dict[tuple[str, Shape], tuple[str, ...]] = {}
+        for pod in kept:
+            if pod.node in self._nodes:
+                self._take(pod.node, pod.grant)
+        # How many are on each device now: where few are, few have to leave.
+        self._there: dict[Device, int] = defaultdict(int)
+        for seats in where.values():
+            for device in _devices(seats):
+                self._there[device] += 1
+
+    def place(self, group: Sequence[Candidate], where: Mapping[str, Seats]) -> Seats | None:
+        """Take the devices for a group, those first on which most of it are; None where no room is left."""
+        shape, num = group[0].shape, len(group)
+        at: dict[frozenset[Device], list[str]] = defaultdict(list)
+        for each in group:
+            if each.job.uid in where:
+                at[_devices(where[each.job.uid])].append(each.job.uid)
+        for _, uids in sorted(at.items(), key=lambda item: (-len(item[1]), item[1])):
+            seats = where[uids[0]]
+            if len(seats) == group[0].workload.spec.nodes and self._takes(seats, shape, num):
+                return seats
+            if num == 1 and self.keep(seats):
+                return seats
+        return self._find(shape, group[0].workload.spec.nodes, num)
+
+    def keep(self, seats: Seats) -> bool:
+        """Take the place of a run as it is; False where it is another's."""
+        if not self._fits([(seat.node, seat.grant, 1) for seat in seats]):
+            return False
+        for seat in seats:
+            self._take(seat.node, seat.grant)
+        return True
+
+    def _takes(self, seats: Seats, shape: Shape, num: int) -> bool:
+        parts = [(seat.node, grant_of(shape, seat.grant.gpu_uuids), num) for seat in seats]
+        if not self._fits(parts):
+            return False
+        for node, grant, times in parts:
+            self._take(node, grant, times)
+        return True
+
+    def _find(self, shape: Shape, count: int, num: int) -> Seats | None:
+        seats: list[Reservation] = []
+        while len(seats) < count:
+            taken = {seat.node for seat in seats} if shape.apart else set()
+            best = min(
+                (
+                    (len(free), disturbed, name, devices)
+                    for name in self._nodes
+                    if name not in taken and name not in shape.barred
+                    for free in (self._free[name],)
+                    for devices in (self._choose(name, shape),)
+                    if devices is not None and self._fits([(name, grant_of(shape, devices), num)])
+                    for disturbed in (sum(self._there[name, uuid] for uuid in devices),)
+                ),
+                default=None,
+            )
+            if best is None:
+                for seat in seats:
+                    self._take(seat.node, seat.grant, -num)
+                return None
+            _, _, name, devices = best
+            grant = grant_of(shape, devices)
+            self._take(name, grant, num)
+            seats.append(Reservation(node=name, grant=grant))
+        return tuple(seats)
+
+    def _choose(self, name: str, shape: Shape) -> tuple[str, ...] | None:
+        key = (name, replace(shape, barred=frozenset()))
+        if key not in self._such:
+            self._such[key] = tuple(gpu.uuid for gpu in matching(self._nodes[name], shape))
+        free = [uuid for uuid in self._such[key] if uuid in self._free[name]]
+        if len(free) < shape.num_gpus:
+            return None
+        free.sort(key=lambda uuid: self._there[name, uuid])
+        return tuple(free[: shape.num_gpus])
+
+    def _fits(self, parts: Sequence[tuple[str, Grant, int]]) -> bool:
+        cpu: dict[str, int] = defaultdict(int)
+        memory: dict[str, int] = defaultdict(int)
+        for node, grant, times in parts:
+            cpu[node] += grant.cpu_milli * times
+            memory[node] += grant.memory_bytes * times
+            if node not in self._nodes or not self._free[node].issuperset(grant.gpu_uuids):
+                return False
+        return all(cpu[node] <= max(0, self._cpu[node]) and memory[node] <= max(0, self._memory[node]) for node in cpu)
+
+    def _take(self, node: str, grant: Grant, times: int = 1) -> None:
+        self._cpu[node] -= grant.cpu_milli * times
+        self._memory[node] -= grant.memory_bytes * times
+        if times > 0:
+            self._free[node].difference_update(grant.gpu_uuids)
+        else:
+            self._free[node].update(grant.gpu_uuids)
+
+
+@dataclass(slots=True)
+class Openings:
+    """The places of a round that are not taken yet, which are kept from others in one pass.
+
+    Attributes:
+        seats: By uid of those that wait for them.
+    """
+
+    seats: dict[str, Seats] = field(default_factory=dict)
+    _beside: dict[str, frozenset[str]] = field(default_factory=dict)
+    _on: dict[Device, list[Pod]] = field(default_factory=dict)
+    _free: FreeCapacity | None = None
+    _kept: dict[str, list[tuple[str, Grant]]] = field(default_factory=dict)
+
+    def __init__(
+        self,
+        chosen: Round | None = None,
+        waiting: Mapping[str, Workload] | None = None,
+        pods: Iterable[Pod] = (),
+        free: FreeCapacity | None = None,
+    ) -> None:
+        self.seats, self._beside, self._on, self._free, self._kept = {}, {}, {}, free, {}
+        if chosen is None or waiting is None or free is None:
+            return
+        wanted: set[Device] = set()
+        for uid, assigned in chosen.assigned.items():
+            self._beside[uid] = frozenset((uid, *assigned.beside))
+            wanted |= _devices(assigned.seats)
+            if uid in waiting:
+                self.seats[uid] = assigned.seats
+        for pod in pods if wanted else ():
+            if not pod.phase.is_final:
+                for uuid in pod.grant.gpu_uuids:
+                    if (pod.node, uuid) in wanted:
+                        self._on.setdefault((pod.node, uuid), []).append(pod)
+        idle = wanted - self._on.keys()
+        for uid, assigned in chosen.assigned.items():
+            kept = []
+            for seat in assigned.seats:
+                own = tuple(uuid for uuid in seat.grant.gpu_uuids if (seat.node, uuid) in idle)
+                idle.difference_update((seat.node, uuid) for uuid in own)
+                if own:
+                    kept.append(
+                        (seat.node, Grant(gpu_uuids=own, gpu_milli=seat.grant.gpu_milli, cpu_milli=0, memory_bytes=0))
+                    )
+            for node, grant in kept:
+                free.hold(node, grant)
+            self._kept[uid] = kept
+
+    def nodes_of(self, uid: str) -> list[str]:
+        """Return the nodes of a run's place."""
+        return [seat.node for seat in self.seats[uid]]
+
+    def take(self, uid: str) -> tuple[Placement, ...] | None:
+        """Start a run in its place; None while others are there, or where cores or memory are short."""
+        seats, free = self.seats[uid], self._free
+        assert free is not None
+        for device in _devices(seats):
+            for pod in self._on.get(device, ()):
+                if pod.workload_uid not in self._beside[uid] or pod.terminating_since is not None:
+                    return None
+        held: list[tuple[str, Grant]] = []
+        for seat in seats:
+            if not free.has(seat.node, replace(seat.grant, gpu_uuids=())):
+                for node, grant in held:
+                    free.hold(node, grant, -1)
+                return None
+            free.hold(seat.node, seat.grant)
+            held.append((seat.node, seat.grant))
+        for node, grant in self._kept.pop(uid, ()):
+            free.hold(node, grant, -1)
+        del self.seats[uid]
+        return tuple(Placement(index=index, node=seat.node, grant=seat.grant) for index, seat in enumerate(seats))

@@ -1,0 +1,180 @@
+"""Learns from what runs report of themselves how fast they go beside others on the same GPUs, and foretells it.
+
+A run's speed is its rate beside the others over the rate of its kind alone; so nothing is said of one whose kind was
+never seen alone. Runs of one kind are of one team and name, but for the name's last number, and of one size. Of a
+company that nobody has seen yet the best is assumed that is still possible: that it is no slower than the slowest part
+of it that was seen, nor slower than runs whose stages fill each other's gaps. So what is not known is tried, and then
+it is known. Of those Muri (SIGCOMM'22) measured that two take 1.33 / 1.015 times as long as the ideal schedule says
+(``INTERFERENCE``); each further one is taken to cost as much again.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain, combinations
+
+from fairlead.policy.gpu.stage_interleaving import INTERFERENCE
+from fairlead.policy.placement.memo import kept
+from fairlead.policy.queue.durations import kind_of
+from fairlead.specs.gang import GangSpec
+from fairlead.state.snapshot import Completed, Pace, Phase, Pod, Snapshot, Status, Workload
+
+Kinds = tuple[str, ...]
+
+# What each further member adds to the time that an iteration takes alone, where nothing is known.
+PRIOR = INTERFERENCE[2] - 1.0
+# From when on a rate counts that is reported beside new neighbours: programs report a mean over some time.
+SETTLE_S = 60.0
+# It is looked for so long after they came together, for programs report at the end of a step.
+LOOK_S = 300.0
+# Of a run so many companies are kept, the newest.
+MOST_PACES = 16
+
+
+class Slowdowns:
+    """The knowledge of rates: the mean of what was seen, for each kind and company."""
+
+    def __init__(self, paces: Iterable[Pace]) -> None:
+        found: dict[tuple[str, Kinds], list[float]] = defaultdict(list)
+        for pace in paces:
+            if pace.rate:
+                found[pace.kind, pace.beside].append(pace.rate)
+        means = {key: sum(rates) / len(rates) for key, rates in found.items()}
+        self._alone = {kind: rate for (kind, beside), rate in means.items() if not beside}
+        self._seen = {
+            (kind, beside): min(1.0, rate / self._alone[kind])
+            for (kind, beside), rate in means.items()
+            if beside and kind in self._alone
+        }
+        self._speed = cache(self._foretell)
+
+    def knows(self, kind: str) -> bool:
+        """Return whether such a run was seen alone."""
+        return kind in self._alone
+
+    def speeds(self, kinds: Kinds) -> tuple[float, ...]:
+        """Return the speed of each beside the others, as a share of its speed alone; ``kinds`` are sorted."""
+        if len(kinds) == 1:
+            return (1.0,)
+        return tuple(self._speed(kind, kinds[:place] + kinds[place + 1 :]) for place, kind in enumerate(kinds))
+
+    def speed(self, kind: str, beside: Kinds) -> float:
+        """Return the speed of one beside others, as a share of its speed alone."""
+        return self._speed(kind, beside)
+
+    def is_measured(self, kind: str, beside: Kinds) -> bool:
+        """Return whether such a run has reported how fast it goes in this company."""
+        return (kind, beside) in self._seen or (not beside and kind in self._alone)
+
+    def _foretell(self, kind: str, beside: Kinds) -> float:
+        if not beside or (kind, beside) in self._seen:
+            return self._seen.get((kind, beside), 1.0)
+        parts = chain.from_iterable(combinations(beside, num) for num in range(1, len(beside)))
+        known = (self._seen[kind, part] for part in parts if (kind, part) in self._seen)
+        return min(1.0 / (1.0 + PRIOR * len(beside)), *known, 1.0)
+
+
+NOTHING_KNOWN = Slowdowns(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """The others on the GPUs of a run, and what they cost it.
+
+    Attributes:
+        beside: Names of those others.
+        speed: Its own, as a share of its speed alone; None where runs of its kind never reported that.
+        is_measured: Runs of its kind have reported it in such company; else it is what is expected.
+    """
+
+    beside: tuple[str, ...]
+    speed: float | None
+    is_measured: bool
+
+
+def company_of(workload: Workload, snapshot: Snapshot) -> Company | None:
+    """Return who shares the GPUs of a run that allows it and holds some; None of any other."""
+    if not is_colocated(workload):
+        return None
+    pods: dict[str, list[Pod]] = defaultdict(list)
+    for pod in snapshot.pods:
+        pods[pod.workload_uid].append(pod)
+    others = companies([each for each in snapshot.workloads if is_colocated(each)], pods).get(workload.uid, [])
+    slowdowns = slowdowns_of(snapshot.workloads, snapshot.completed)
+    kind, kinds = pace_kind(workload.spec), tuple(sorted(pace_kind(each.spec) for each in others))
+    return Company(
+        beside=tuple(sorted(each.spec.name for each in others)),
+        speed=slowdowns.speed(kind, kinds) if slowdowns.knows(kind) else None,
+        is_measured=slowdowns.is_measured(kind, kinds),
+    )
+
+
+def slowdowns_of(workloads: Iterable[Workload], completed: tuple[Completed, ...]) -> Slowdowns:
+    """Return what these runs tell."""
+    live = tuple(pace for workload in workloads for pace in workload.status.paces)
+    return _slowdowns((_paces_of(completed), live))
+
+
+@kept
+def _paces_of(completed: tuple[Completed, ...]) -> tuple[Pace, ...]:
+    return tuple(pace for run in completed for pace in run.paces)
+
+
+@kept
+def _slowdowns(paces: tuple[tuple[Pace, ...], tuple[Pace, ...]]) -> Slowdowns:
+    return Slowdowns(chain(*paces))
+
+
+def pace_kind(spec: GangSpec) -> str:
+    """Return the kind of a run that may be colocated."""
+    gpu = spec.resources.gpu
+    return f"{'/'.join(kind_of(spec))} {spec.nodes}x{0 if gpu is None else gpu.num_devices}"
+
+
+def observe(workload: Workload, others: Iterable[Workload], now: float) -> Status:
+    """Return its status with whom it runs beside and, once that has settled, how fast; the same one without news."""
+    status, progress = workload.status, workload.progress
+    kind, beside = pace_kind(workload.spec), tuple(sorted(pace_kind(each.spec) for each in others))
+    last = status.paces[-1] if status.paces else None
+    if last is None or (last.kind, last.beside) != (kind, beside):
+        known = [pace for pace in status.paces if pace.rate is not None]
+        return replace(status, paces=(*known[1 - MOST_PACES :], Pace(kind=kind, beside=beside, since=now)))
+    settled = progress is not None and progress.updated_at >= last.since + SETTLE_S
+    if last.rate is None and settled and progress is not None and progress.throughput:
+        return replace(status, paces=(*status.paces[:-1], replace(last, since=now, rate=progress.throughput)))
+    return status
+
+
+def settles_at(workload: Workload, now: float) -> float | None:
+    """Return when to look next whether a run goes well beside its present neighbours; None where that is known.
+
+    A slow one reports late: each look is twice as far off as the one before.
+    """
+    paces = workload.status.paces
+    if not paces or paces[-1].rate is not None:
+        return None
+    after_s = LOOK_S
+    while paces[-1].since + after_s <= now:
+        after_s *= 2
+    return paces[-1].since + after_s
+
+
+def companies(running: Sequence[Workload], pods: Mapping[str, Sequence[Pod]]) -> dict[str, list[Workload]]:
+    """Return, by uid, those of some runs that share a device with it."""
+    on_device: dict[tuple[str, str], list[Workload]] = defaultdict(list)
+    devices: dict[str, list[tuple[str, str]]] = {}
+    for workload in running:
+        live = [pod for pod in pods[workload.uid] if not pod.phase.is_final]
+        devices[workload.uid] = [(pod.node, uuid) for pod in live for uuid in pod.grant.gpu_uuids]
+        for device in devices[workload.uid]:
+            on_device[device].append(workload)
+    return {
+        uid: list({each.uid: each for device in held for each in on_device[device] if each.uid != uid}.values())
+        for uid, held in devices.items()
+    }
+
+
+def is_colocated(workload: Workload) -> bool:
+    """Return whether a run has GPUs that it may share."""
+    return workload.spec.resources.colocate and workload.status.phase in (Phase.STARTING, Phase.RUNNING)
