@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import os
 import signal
 import sys
@@ -14,10 +15,6 @@ BYTECODE = Path(sys.prefix) / "bytecode"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(BYTECODE)
 sys.dont_write_bytecode = False
-
-# Ranks of tests are many for two cores. By default threads of torch that wait for their like spin, which takes most of
-# the processor time of a small model.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 pytest_plugins = ["tests.s3", "tests.system_packages", "tests.whole_run"]
 
@@ -37,3 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over what is there to the end: seven thousand tests, in each full collection."""
+    gc.collect()
+    gc.freeze()

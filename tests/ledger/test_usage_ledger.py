@@ -201,12 +201,13 @@ def test_statements_are_translated() -> None:
 
 def test_idle_time_is_on_the_bill_of_the_pod_once_it_is_charged(ledger_place: str) -> None:
     world = month(5)
-    one = next(
+    long_enough = (
         each
         for each in (ended_of(world, life) for life in world.lives)
         if Use.PRODUCTIVE in {interval.use for interval in each.held.intervals(each.progress, each.end_ms)}
         and each.end_ms - each.held.pod.created_at * 1000 > HOUR_MS
     )
+    one = min(long_enough, key=lambda each: each.end_ms - each.held.pod.created_at * 1000)
     ledger = UsageLedger(ledger_place)
     begin, end = round(one.held.pod.created_at * 1000), one.end_ms
     ledger.add_idle([(one.held.pod.uid, begin, end, 0.75)])

@@ -3,8 +3,10 @@
 import base64
 import fcntl
 import http.client
+import io
 import json
 import ssl
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -63,6 +65,8 @@ class ControlPlane:
         self._alive = (self.home / leftovers.LOCK).open("w")
         fcntl.flock(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._servers: dict[str, Server] = {}
+        self._readers = threading.local()
+        self._connections: list[http.client.HTTPSConnection] = []
         self.url = ""
         self.etcd_url = ""
 
@@ -100,6 +104,8 @@ class ControlPlane:
 
     def stop(self, *, keep_logs: bool = False) -> None:
         """Kill everything and remove its files, but for the logs if somebody wants to read them."""
+        for connection in self._connections:
+            connection.close()
         for server in reversed(self._servers.values()):
             server.kill()
         leftovers.remove(self.home, keep_logs=keep_logs)
@@ -157,6 +163,8 @@ class ControlPlane:
         Raises:
             urllib.error.HTTPError: The API server refused it.
         """
+        if method == "GET":
+            return self._read(path, user)
         request = urllib.request.Request(
             self.url + path,
             method=method,
@@ -165,6 +173,37 @@ class ControlPlane:
         )
         with urllib.request.urlopen(request, context=self._tls(), timeout=30) as answer:
             return json.load(answer)
+
+    def _read(self, path: str, user: str) -> Any:
+        """Ask on a connection that stays: whoever waits for something looks twenty times a second."""
+        headers = {"Authorization": f"Bearer {user}"}
+        connection: http.client.HTTPSConnection | None = getattr(self._readers, "connection", None)
+        if connection is None:
+            host = self.url.removeprefix("https://")
+            connection = http.client.HTTPSConnection(host, timeout=30, context=self._tls())
+            self._readers.connection = connection
+            self._connections.append(connection)
+        was_open = connection.sock is not None
+        try:
+            try:
+                connection.request("GET", path, headers=headers)
+                answer = connection.getresponse()
+            except (OSError, http.client.HTTPException):
+                connection.close()
+                if not was_open:
+                    raise
+                connection.request("GET", path, headers=headers)  # the server may have been another since
+                answer = connection.getresponse()
+            content = answer.read()
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, OSError):
+                raise urllib.error.URLError(error) from error
+            raise
+        if answer.status >= 400:
+            url = self.url + path
+            raise urllib.error.HTTPError(url, answer.status, answer.reason, answer.headers, io.BytesIO(content))
+        return json.loads(content)
 
     def exists(self, path: str) -> bool:
         """Whether the API server has something at this path."""
