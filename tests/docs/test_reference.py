@@ -36,6 +36,7 @@ BESIDE = {
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},
     **{f"scale{key}": {"replicas": "1..8"} for key in (".by", ".cpu", ".replicas", ".external_metric")},
     **{f"scale.external_metric.{key}": {"replicas": "1..8"} for key in ("name", "target", "labels", "aggregation")},
+    "canary.shadow": {"idempotent": "true"},
     **{f"scale.schedule.NAME.{key}": {"replicas": "0..8"} for key in ("cron", "duration", "replicas")},
     "capacity.base": {"replicas": "4"},
     "scale.prometheus": {"replicas": "0..8"},

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.parents import families_at
 from fairlead.policy.kinds.serving import Going, detail_of, judge, next_at
 from fairlead.policy.serving.rollout import DRAIN_S
@@ -471,6 +472,28 @@ def test_a_canary_gets_its_share_beside_an_equal_one_of_the_old_revision() -> No
         "1 of r2 and 4 of r1 are ready"
     )
     assert world.events[-1] == "CanaryStarted: r2 gets 10.0% of the requests beside as many of r1"
+
+
+def test_a_shadow_gets_copies_of_its_share_and_the_old_revision_answers_and_keeps_all_its_replicas() -> None:
+    world = with_canary(canary="{steps: [10%, 50%], shadow: true}", idempotent="true")
+    old = ["r1-1", "r1-2", "r1-3", "r1-4"]
+    assert world.shares == [("r1", "", 900, old), ("r1", "control", 100, old), ("r2", "canary", 100, ["r2-5"])]
+    assert world.said.startswith("r2 is a canary with copies of 10.0% of the requests; 0 pairs compared with r1")
+    assert world.events[-1] == "CanaryStarted: r2 gets copies of 10.0% of the requests, which r1 answers"
+    world.pairs = 450
+    world.run(5)
+    assert world.shares == [("r1", "", 500, old), ("r1", "control", 500, old), ("r2", "canary", 500, ["r2-5"])]
+    world.pairs = 600
+    world.run(15)
+    assert world.shares == [("r2", "", 4, world.ready)]
+    assert world.fewest_ready >= 4
+
+
+def test_a_shadow_is_refused_where_requests_may_not_be_answered_twice_or_it_has_no_room() -> None:
+    with pytest.raises(InvalidSpec, match="say that they may be with `idempotent: true`"):
+        spec(canary="{shadow: true}")
+    with pytest.raises(InvalidSpec, match="the old revision answers all requests and keeps its replicas"):
+        spec(replicas="3", idempotent="true", rollout="{max_surge: 0}", canary="{shadow: true}")
 
 
 def test_a_canary_goes_on_as_its_evidence_grows_and_takes_over_once_it_is_there() -> None:

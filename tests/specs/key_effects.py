@@ -987,6 +987,7 @@ EFFECTS["Serving"] = [
     Effect("canary.metric.margin", "5%", "40%", Tried(pairs=100), {**SCORED, **LAX, "canary.metric.below": 0.5}),
     Effect("canary.confidence", "95%", "99%", Tried(pairs=16, worse=10), {"canary.within": "1h"}),
     Effect("canary.within", "1m", "1h", Tried()),
+    Effect("canary.shadow", None, True, Tried(), {"idempotent": True}),
     Effect("access.teams", ["a"], ["a", "b"], routed),
     Effect("access.requests_per_minute", 10, 20, routed, {"access.teams": ["a"]}),
     Effect("access.tokens_per_minute", None, 20, routed, {"access.teams": ["a"]}),

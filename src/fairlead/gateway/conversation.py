@@ -262,12 +262,13 @@ class Conversation:
         kept = await self._small_body(request, service, body, expects=expect != b"" and request.minor == 1)
         tries = 0
         begun = 0
+        copied = False
         while True:
             given = await self._place(service, entry)
             tries += 1
             entry.tries, entry.revision, entry.replica = tries, given.revision.name, given.replica.backend.id
-            if kept is not None and tries == 1 and any(each.shadow for each in service.revisions):
-                self._door.shadows.send(service, request, path, kept, request_id, self._remote)
+            if kept is not None and tries == 1 and service.copies(given):
+                copied = self._door.shadows.send(service, request, path, kept, request_id, self._remote)
             sent_at = self._loop.time()
             upstream: Wire | None = None
             upload: asyncio.Task[None] | None = None
@@ -346,7 +347,7 @@ class Conversation:
                         now = self._loop.time()
                         service.count(
                             given, failed=failed, duration_s=now - sent_at, response=response, now=now,
-                            epoch=time.time(), abandoned=abandoned,
+                            epoch=time.time(), abandoned=abandoned, copied=copied,
                         )  # fmt: skip
                     self._door.give_back(given.replica, upstream, reusable=reusable)
                 service.release(given, self._loop.time())

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 from fairlead.gateway.access import TeamUse
 from fairlead.gateway.canaries import Pairs
 from fairlead.gateway.messages import Refused, Request, Response
-from fairlead.gateway.routes import Backend, RevisionRoute, ServiceRoute
+from fairlead.gateway.routes import CONTROL, Backend, RevisionRoute, ServiceRoute
 from fairlead.gateway.tallies import ServiceTally
 
 FIRST_BACK_OFF_S = 0.1
@@ -213,6 +213,10 @@ class Service(Generic[T]):
         best.current -= total
         return self._occupy(best, chosen, now)
 
+    def copies(self, given: Given[T]) -> bool:
+        """Return whether a request that goes there is copied: in a trial those of its other side are."""
+        return any(each.shadow and (not each.arm or given.revision.arm == CONTROL) for each in self.revisions)
+
     def take_shadows(self, now: float) -> list[Given[T]]:
         """A place at a replica of each revision that gets copies and has room."""
         given = []
@@ -251,14 +255,19 @@ class Service(Generic[T]):
 
     def count(
         self, given: Given[T], *, failed: bool, duration_s: float, response: Response | None, now: float, epoch: float,
-        abandoned: bool = False,
+        abandoned: bool = False, copied: bool = False,
     ) -> None:  # fmt: skip
-        """Count a request that its replica has had; of one that its client has abandoned only that it was slow."""
+        """Count a request that its replica has had; of one that its client has abandoned only that it was slow.
+
+        Beside a shadow those are compared that it got too, `copied`.
+        """
         given.replica.count_busy(now, self.route.places)
         self.tally.end(epoch, busy_s=given.replica.busy_s, took_s=duration_s)
         given.replica.busy_s = 0.0
         if not abandoned:
             self.tally.revision(given.revision.name).add(failed=failed, duration_ms=duration_s * 1e3)
+        if not copied and self.copies(given):
+            return
         if self.pairs is not None and given.revision.arm and (not abandoned or self.pairs.is_slow(duration_s)):
             self.pairs.add(
                 given.revision.arm, failed=failed and not abandoned, duration_s=duration_s, response=response

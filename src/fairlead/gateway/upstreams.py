@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 from fairlead.gateway import heads
-from fairlead.gateway.messages import LONGEST_RESPONSE_HEAD, Body, Malformed, Request, read_response
+from fairlead.gateway.messages import LONGEST_RESPONSE_HEAD, Body, Malformed, Request, Response, read_response
 from fairlead.gateway.services import Given, Replica, Service
 from fairlead.gateway.wire import Lost, TooMuch, Wire
 
@@ -68,15 +68,17 @@ class Shadows:
 
     def send(
         self, service: Service[Wire], request: Request, path: bytes, body: bytes, request_id: bytes, remote: str
-    ) -> None:
-        """Send a copy to each shadow revision that has room; drop it when too many are under way."""
+    ) -> bool:
+        """Send a copy to each shadow revision that has room; none when too many are under way. Whether one was sent."""
         loop = asyncio.get_running_loop()
+        sent = False
         for given in service.take_shadows(loop.time()):
             if len(self._tasks) >= MOST_SHADOWS:
                 service.tally.shadows["dropped"] += 1
                 service.release(given, loop.time())
                 continue
             service.tally.shadows["sent"] += 1
+            sent = True
             backend = given.replica.backend
             head = heads.forwarded(
                 request, path=path, prefix=service.prefix if path is not request.path else b"",
@@ -87,6 +89,7 @@ class Shadows:
             task = loop.create_task(_copy(service, given, request, data))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        return sent
 
     def end(self) -> None:
         """Give all of them up."""
@@ -99,6 +102,7 @@ async def _copy(service: Service[Wire], given: Given[Wire], request: Request, da
     began = loop.time()
     wire: Wire | None = None
     reusable, failed = False, True
+    answered: Response | None = None
     try:
         async with asyncio.timeout(service.route.timeout_s):
             wire = await connect(given.replica)
@@ -111,6 +115,7 @@ async def _copy(service: Service[Wire], given: Given[Wire], request: Request, da
                 while await answer.piece():
                     pass
                 failed = response.status >= 500
+                answered = response
                 reusable = response.keep_alive and not wire.buffer
                 given.replica.answered()
                 break
@@ -122,5 +127,8 @@ async def _copy(service: Service[Wire], given: Given[Wire], request: Request, da
     finally:
         if wire is not None:
             give_back(given.replica, wire, reusable=reusable)
-        service.tally.revision(given.revision.name).add(failed=failed, duration_ms=(loop.time() - began) * 1e3)
+        took_s = loop.time() - began
+        service.tally.revision(given.revision.name).add(failed=failed, duration_ms=took_s * 1e3)
+        if service.pairs is not None and given.revision.arm:
+            service.pairs.add(given.revision.arm, failed=failed, duration_s=took_s, response=answered)
         service.release(given, loop.time())

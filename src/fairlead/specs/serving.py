@@ -395,6 +395,7 @@ class Canary:
         metric: What else is looked at; None for nothing.
         confidence: 1 less the rate of each of the two errors that the test may make.
         within_s: Seconds until the old revision stays if nothing is known.
+        shadow: The new revision gets copies of these requests, and its answers are thrown away.
     """
 
     steps: tuple[float, ...] = (0.05, 0.25, 0.5)
@@ -404,6 +405,7 @@ class Canary:
     metric: CanaryMetric | None = None
     confidence: float = 0.95
     within_s: float = 3_600.0
+    shadow: bool = False
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -685,6 +687,8 @@ class Serving:
                 "canary",
                 "it has no room beside the old revision; give `rollout: {max_surge: 1}` or 2 replicas",
             )
+        if self.canary is not None and self.canary.shadow:
+            yield from self._shadow_problems()
         for key, latency_s in (
             ("scale", self.scale.latency_s),
             ("canary", None if self.canary is None else self.canary.latency_s),
@@ -698,6 +702,20 @@ class Serving:
         yield from endpoint_engine_problems(self)
         if self.capacity.base is not None and self.capacity.base > self.most:
             yield "capacity", f"`base` is {self.capacity.base}, and there are at most {self.most} replicas; give less"
+
+    def _shadow_problems(self) -> Iterable[tuple[str, str]]:
+        if not self.idempotent:
+            yield (
+                "canary",
+                "`shadow` has requests answered twice, once by each revision; say that they may be with "
+                "`idempotent: true`, or leave `shadow` out",
+            )
+        if self.rollout.max_surge == 0:
+            yield (
+                "canary",
+                "with `shadow` the old revision answers all requests and keeps its replicas; give "
+                "`rollout: {max_surge: 1}` or more for those of the new one",
+            )
 
 
 def scaled_as(spec: WorkloadSpec, before: WorkloadSpec) -> WorkloadSpec:

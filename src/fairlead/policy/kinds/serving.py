@@ -252,7 +252,8 @@ def _weigh(spec: Serving, detail: ServingDetail, now: float) -> tuple[ServingDet
     if trial.rules == str(spec.canary):
         return detail, None
     detail = replace(detail, canary=replace(trial, rules=str(spec.canary)))
-    message = f"{target.name} gets {share_of_canary(spec, trial):.1%} of the requests from now on"
+    copies = "copies of " if spec.canary.shadow else ""
+    message = f"{target.name} gets {copies}{share_of_canary(spec, trial):.1%} of the requests from now on"
     return detail, Event(type="CanaryStep", reason=Reason(code=Code.ROLLING_OUT, message=message))
 
 
@@ -602,7 +603,10 @@ def _step(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], wa
     """Return which replicas come and go now."""
     if detail.canary is not None and spec.canary is not None:
         share = share_of_canary(spec, detail.canary)
-        return canary_step(replicas, detail.target, detail.canary.old, wanted, share, spec.rollout.max_surge)
+        return canary_step(
+            replicas, detail.target, detail.canary.old, wanted, share, spec.rollout.max_surge,
+            is_shadow=spec.canary.shadow,
+        )  # fmt: skip
     failed = {each.number for each in detail.revisions if each.failed is not None}
     return next_step(replicas, detail.target, wanted, spec.rollout.max_surge, failed)
 
@@ -799,7 +803,8 @@ def _say_trial(spec: Serving, trial: Trial, target: Revision, num_new: int, num_
     assert spec.canary is not None
     found = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
     num_pairs = max((each.pairs for each in trial.seen.values()), default=0)
-    said = f"{target.name} is a canary with {share_of_canary(spec, trial):.1%} of the requests"
+    copies = "copies of " if spec.canary.shadow else ""
+    said = f"{target.name} is a canary with {copies}{share_of_canary(spec, trial):.1%} of the requests"
     said += f"; {plural(num_pairs, 'pair')} compared with r{trial.old}, {found.evidence:.0%} of the evidence is there"
     there = f"{num_new} of {target.name} and {num_old} of r{trial.old} are ready"
     return Reason(code=Code.ROLLING_OUT, message=f"{said}; {there}")
@@ -817,6 +822,8 @@ def _news(spec: Serving, before: ServingDetail, detail: ServingDetail) -> Event 
         trial, begins = detail.canary, before.canary is None
         share = share_of_canary(spec, trial)
         message = f"r{detail.target} gets {share:.1%} of the requests beside as many of r{trial.old}"
+        if spec.canary is not None and spec.canary.shadow:
+            message = f"r{detail.target} gets copies of {share:.1%} of the requests, which r{trial.old} answers"
         reason = Reason(code=Code.ROLLING_OUT, message=message)
         return Event(type="CanaryStarted" if begins else "CanaryStep", reason=reason)
     if detail.serving != before.serving and detail.serving is not None:

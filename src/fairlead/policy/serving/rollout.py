@@ -88,14 +88,24 @@ def next_step(
 
 
 def canary_step(
-    replicas: Sequence[ReplicaState], target: int, old: int, wanted: int, share: float, max_surge: int
+    replicas: Sequence[ReplicaState],
+    target: int,
+    old: int,
+    wanted: int,
+    share: float,
+    max_surge: int,
+    *,
+    is_shadow: bool = False,
 ) -> Step:
     """Return which replicas come and go while a revision is tried with a share of the requests beside the old one.
 
     It has its share of the replicas, one at least; the old one keeps all that are wanted, as far as the surge allows,
-    and one at least. So what a canary takes of the requests, the others need not carry, and it can go at any time.
+    and one at least. So what a canary takes of the requests, the others need not carry, and it can go at any time. A
+    shadow takes none of them, and no replica of the old one either.
     """
     num_new = min(wanted, max(1, math.ceil(share * wanted - 1e-9)))
+    if is_shadow:
+        num_new = min(num_new, max(1, max_surge))
     num_old = max(1, min(wanted, wanted + max_surge - num_new))
     there = [each for each in replicas if not each.leaving]
     new = [each for each in there if each.revision == target]

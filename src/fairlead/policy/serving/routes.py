@@ -154,13 +154,21 @@ def _shares(spec: Serving, detail: ServingDetail, serving: Mapping[int, Sequence
     """Return which part of the requests goes where, by the replicas that serve of each revision.
 
     A canary gets its share and an equal share of the old revision is compared with it: at replicas that have no others,
-    as many as the canary has, where the old one has more than these; else at all of them.
+    as many as the canary has, where the old one has more than these; else at all of them. A shadow gets copies of those
+    of that share.
     """
     trial = detail.canary
     if trial is None or spec.canary is None or not (serving.get(detail.target) and serving.get(trial.old)):
         return [_share(number, len(found), found) for number, found in sorted(serving.items())]
     new, old = serving[detail.target], serving[trial.old]
     weight = round(WEIGHTS * share_of_canary(spec, trial))
+    if spec.canary.shadow:
+        # Which replica answers a request does not depend on whether it is copied.
+        return [
+            _share(trial.old, WEIGHTS - weight, old),
+            _share(trial.old, weight, old, "control"),
+            {**_share(detail.target, weight, new, "canary"), "shadow": True},
+        ]
     rest = WEIGHTS - 2 * weight
     control = old[: len(new)] if rest > 0 and len(new) < len(old) else old
     others = [each for each in old if each not in control] or old

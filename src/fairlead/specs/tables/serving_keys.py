@@ -389,6 +389,14 @@ CANARY = Section(
             example="1d",
             also=("timeout", "deadline", "duration", "max_duration", "progress_deadline"),
         ),
+        Key(
+            name="shadow",
+            kind=FLAG,
+            doc="Whether the new revision gets copies of its requests only, whose answers nobody sees.",
+            attributes=("shadow",),
+            example="true",
+            also=("mirror", "mirroring", "dark_launch", "copies", "shadow_traffic", "tee"),
+        ),
     ),
 )
 
