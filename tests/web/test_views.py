@@ -219,7 +219,7 @@ def test_a_fleet_shows_its_clusters_where_runs_are_and_what_moved_and_why(world:
     copy = world.run("here", Phase.RUNNING)
     gang = training("away", workdir=None, nodes=2, resources=Resources(gpu=GpuRequest(milli=8000)))
     world.fleet(
-        of_fleet("", spec=gang, stage=Stage.LEAVING, cluster="cloud", target="home", rented_since=NOW - 3600),
+        of_fleet("away", spec=gang, stage=Stage.LEAVING, cluster="cloud", target="home", rented_since=NOW - 3600),
         of_fleet("here", stage=Stage.PLACED, cluster="home", child=copy.uid),
         trouble="it has not answered in time",
     )

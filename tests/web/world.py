@@ -151,9 +151,10 @@ class World:
 
 
 def of_fleet(name: str, **more: Any) -> FleetRun:
-    """A run of a fleet, as ``World.fleet`` takes it."""
+    """A run of a fleet, as ``World.fleet`` takes it; of this name, unless its spec is given."""
     given = {"uid": "", "number": 0, "submitted_at": NOW - 900, "reason": "home has room for it", **more}
-    return FleetRun(**{"spec": training(name, workdir=None), **given})
+    given.setdefault("spec", training(name, workdir=None))
+    return FleetRun(**given)
 
 
 @contextmanager
