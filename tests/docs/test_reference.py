@@ -31,6 +31,7 @@ _OF_LAYOUTS = (".NAME.instances", ".NAME.replicas", ".NAME.sharing")
 BESIDE = {
     "queue": {"engine": "kueue"},
     "engine": {"image": "python:3.12"},
+    "elastic": {"nodes": "2"},
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},

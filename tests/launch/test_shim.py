@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.runtime import podfiles
+from fairlead.runtime import podfiles, shim
 from fairlead.runtime.leftovers import kill_leftovers
 from tests.launch.pods import RUNTIME, PodDir, is_alive
 from tests.waiting import until
@@ -111,6 +111,32 @@ def test_a_killed_rank_ends_the_gang_and_is_recorded(pod: PodDir) -> None:
         (None, signal.SIGTERM, False),
     ]
     assert time.monotonic() - began < 2.0
+
+
+def test_a_killed_rank_comes_back_alone_where_the_others_can_take_it_in(pod: PodDir) -> None:
+    members = pod.path.parent / "members"
+    env = {"FAIRLEAD_MEMBERS_DIR": str(members)}
+    pod.write("sh -c 'echo ready $RANK; while [ ! -e over ]; do sleep 0.05; done'", ranks=2, env=env).start()
+    until(lambda: pod.log().count("ready") == 2, "two ready ranks")
+    members.mkdir()
+    (members / "epoch.json").write_text("{}")
+    before = pod.wait("started.json")["pids"]
+    os.kill(before["1"], signal.SIGKILL)
+    until(lambda: pod.log().count("ready 1") == 2, "the rank again")
+    until(lambda: pod.read("started.json")["pids"]["1"] != before["1"], "its new process is told")
+    assert pod.read("started.json")["pids"]["0"] == before["0"]
+    (pod.path.parent / "over").touch()
+    assert [(r["exit_code"], r["signal"]) for r in pod.end()["ranks"]] == [(0, None), (0, None)]
+
+
+def test_a_rank_that_is_killed_again_and_again_without_a_step_ends_the_pod(pod: PodDir) -> None:
+    members = pod.path.parent / "members"
+    members.mkdir(parents=True)
+    (members / "epoch.json").write_text("{}")
+    env = {"FAIRLEAD_MEMBERS_DIR": str(members)}
+    record = pod.write("sh -c '[ $RANK = 0 ] && exec sleep 60; echo again; kill -9 $$'", ranks=2, env=env).run()
+    assert {r["rank"]: r["signal"] for r in record["ranks"]} == {0: signal.SIGTERM, 1: signal.SIGKILL}
+    assert pod.log().count("again") == 1 + shim.MOST_RETURNS
 
 
 def test_a_failed_rank_gives_stubborn_ones_half_a_second(pod: PodDir) -> None:

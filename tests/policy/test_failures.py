@@ -88,6 +88,15 @@ def test_a_loss_that_was_not_finite_is_named_with_its_step() -> None:
     assert "`terminate_on_nan: false`" in str(failure.remedy("train", is_over=True))
 
 
+def test_ranks_that_could_not_go_on_in_place_are_no_mistake_of_the_program() -> None:
+    tail = ("Traceback", "fairlead.runtime.errors.ReformFailed: the ranks did not come together within 60 s")
+    failure = diagnosed(gang(exited(0, code=1, tail=tail)), progress=Progress(step=41))
+    assert failure.blame is Blame.INFRASTRUCTURE
+    assert failure.reason.message == (
+        "rank 0 of 2 could not go on in place after step 41: the ranks did not come together within 60 s"
+    )
+
+
 def test_out_of_memory_is_named_with_the_limit_and_the_remedy() -> None:
     spec = Training(name="train", run="x", resources=Resources(memory_bytes=512 * 1024**2))
     failure = diagnosed(gang(exited(0, by=signal.SIGKILL, oom=True)), spec=spec)

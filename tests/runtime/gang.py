@@ -56,13 +56,16 @@ class Gang:
         pod_dir.mkdir(parents=True, exist_ok=True)
         self.pod_dir = pod_dir
         ports = {"port": free_port(), "agree_port": free_port()}
+        self._context = context
+        self._targets: list[tuple[Any, ...]] = []
         self.processes = []
         for rank in range(world_size):
             variables = contract(
                 rank=rank, world_size=world_size, pod_dir=pod_dir, to=to, attempt=attempt, **ports
             ) | dict(env or {})
             log = pod_dir / f"rank-{rank}.log"
-            self.processes.append(context.Process(target=enter, args=(program, args, variables, pod_dir, log)))
+            self._targets.append((program, args, variables, pod_dir, log))
+            self.processes.append(context.Process(target=enter, args=self._targets[-1]))
 
     def __enter__(self) -> "Gang":
         for process in self.processes:
@@ -74,6 +77,12 @@ class Gang:
             if process.is_alive():
                 process.kill()
             process.join(PATIENCE_S)
+
+    def revive(self, rank: int) -> None:
+        """Start a rank again that has ended, as its shim does."""
+        self.processes[rank].join(PATIENCE_S)
+        self.processes[rank] = self._context.Process(target=enter, args=self._targets[rank])
+        self.processes[rank].start()
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to one rank."""

@@ -365,6 +365,7 @@ EFFECTS["Training"] = [
     Effect("framework", None, "lightning", kubernetes_pod),
     Effect("launch", None, "exec", local_pod),
     Effect("snapshot", True, False, kept_code),
+    Effect("elastic", None, "in_place", local_pod, {"nodes": 2}),
     Effect("terminate_on_nan", True, False, local_pod),
     Effect("terminate_on_nan", True, False, kubernetes_pod),
     Effect("engine", "jobset", "volcano", for_engine),

@@ -1,11 +1,14 @@
 """Every mistake of a file is reported at once, each at its line."""
 
+from typing import Any
+
 import pytest
 
 from fairlead.errors import InvalidSpec
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.reading import parse
-from fairlead.specs.training import Training
+from fairlead.specs.parallel import Parallel
+from fairlead.specs.training import Elastic, Framework, Training
 
 
 def problems(text: str) -> tuple[str, ...]:
@@ -62,6 +65,19 @@ def test_a_rule_between_keys_is_not_judged_by_the_default_of_a_wrong_one() -> No
 )
 def test_a_number_of_nodes_that_is_none_is_told_with_what_to_give(given: str, sentence: str) -> None:
     assert problems(f"name: a\nrun: x\nnodes: {given}\n") == (f"f.yaml:3: nodes: {sentence}",)
+
+
+@pytest.mark.parametrize(
+    ("beside", "sentence"),
+    [
+        ({}, "with `in_place` the other ranks go on, and there are none"),
+        ({"nodes": 2, "framework": Framework.JAX}, "not by `framework: jax`"),
+        ({"nodes": 2, "parallel": Parallel(data=2)}, "`parallel` fixes that; leave one out"),
+    ],
+)
+def test_what_cannot_go_on_in_place_is_refused(beside: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BrokenRules, match=sentence):
+        Training(name="a", run="x", elastic=Elastic.IN_PLACE, **beside)
 
 
 def test_bounds_that_are_equal_are_a_plain_number() -> None:

@@ -114,6 +114,9 @@ PARSERS_ALONE = (
     "is not a time zone",
     "more than `nodes` of the pool",
     "the number goes by",
+    "the other ranks go on",
+    "for ranks that meet by torch alone",
+    "divides a step anew when ranks go",
 )
 WORDS = st.sampled_from(
     ["", " ", "a", "Bad Name", "10m", "1h30m", "-1s", "200 steps", "0 steps", "16Gi", "1.5G", "16gb", "500m", "0.5",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
 from fairlead.specs.constraints import quote
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.training import Training
+from fairlead.specs.training import Elastic, Training
 from fairlead.specs.workload import WorkloadSpec
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ NO_GATEWAY = {
 NO_POPULATION = (
     "pbt lets trials go on from each other's checkpoints, which is for this machine, not yet for Kubernetes; give "
     "asha, hyperband or median"
+)
+# Ranks meet in a directory that all of them share, which pods have not.
+NO_IN_PLACE = (
+    "`in_place` is for ranks on one machine, not yet for Kubernetes; leave it out, and a lost rank restarts the run "
+    "from its checkpoint"
 )
 INSTALL_GATEWAYS = "`fairlead install --gateways 2` adds some"
 SHELLS = ("bash", "sh", "dash", "zsh")
@@ -146,6 +151,11 @@ def pod_place_problem(spec: Training) -> str | None:
     if not divider and not to.startswith("/"):
         return f"{quote(to)} {IN_POD}; {OTHER_PLACES}"
     return None
+
+
+def in_place_problem(spec: Training) -> str | None:
+    """Return why Kubernetes cannot honour the `elastic` of a run; None when it can."""
+    return f"elastic: {NO_IN_PLACE}" if spec.elastic is Elastic.IN_PLACE else None
 
 
 def population_problem(spec: WorkloadSpec) -> str | None:

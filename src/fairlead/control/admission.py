@@ -14,7 +14,7 @@ from fairlead.policy.kinds.table import map_runs, parent_of
 from fairlead.policy.placement.placement import why_never
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.resources import NOT_IN_PODS, ONLY_BY_LEAST_WORK
-from fairlead.specs.training import Training
+from fairlead.specs.training import Elastic, Training
 from fairlead.specs.workload import PIPELINE_VARIABLE, WorkloadSpec
 from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Node
@@ -127,6 +127,10 @@ def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
 def _admit_run(
     cluster: ClusterClient, spec: Training, directory: Path | None, ignore: frozenset[str], held_milli: int
 ) -> Admission:
+    if cluster.has_containers and spec.elastic is Elastic.IN_PLACE:
+        from fairlead.cluster.preflight import NO_IN_PLACE  # here, since few runs ask for that
+
+        raise Conflict(f"{spec.name}: elastic: {NO_IN_PLACE}; or `--cluster local`.")
     if PIPELINE_VARIABLE in spec.env:
         from fairlead.specs.formats.packing import unpacked  # here, since few runs are pipelines
 

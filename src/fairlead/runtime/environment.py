@@ -33,6 +33,7 @@ class Environment:
         parallel: The split of a step as JSON, as ``parallel.read_split`` takes it; None when the spec says none.
         terminate_on_nan: A loss that is no finite number ends the program.
         traced: The program runs with fake tensors, to count what it would allocate.
+        members_dir: Where ranks meet that go on in place when one is killed; None where all start again then.
         elastic: The next start of the run may have another number of ranks, as its spec says.
     """
 
@@ -55,6 +56,7 @@ class Environment:
     agree_port: int | None = None
     grace_s: float = 30.0
     terminate_on_nan: bool = True
+    members_dir: Path | None = None
     elastic: bool = False
     parallel: str | None = None
     traced: bool = False
@@ -94,6 +96,7 @@ def read_environment(
     if given_every_s is not None and given_every_steps is not None:
         raise Misuse("a checkpoint is due either after some seconds or after some steps; give one of the two")
     pod_dir = environ.get("FAIRLEAD_POD_DIR")
+    members_dir = environ.get("FAIRLEAD_MEMBERS_DIR")
     grace_s = _number(environ, "FAIRLEAD_GRACE_S")
     return Environment(
         rank=_whole(environ, "RANK") or 0,
@@ -115,6 +118,7 @@ def read_environment(
         agree_port=_whole(environ, "FAIRLEAD_AGREE_PORT"),
         grace_s=30.0 if grace_s is None else grace_s,
         terminate_on_nan=environ.get("FAIRLEAD_TERMINATE_ON_NAN") != "0",
+        members_dir=Path(members_dir) if members_dir else None,
         elastic=environ.get("FAIRLEAD_ELASTIC") == "1",
         parallel=environ.get("FAIRLEAD_PARALLEL") or None,
         traced=environ.get("FAIRLEAD_TRACED") == "1",

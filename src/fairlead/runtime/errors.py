@@ -6,6 +6,7 @@ RuntimeFault
   MissingExtra        a package that this feature needs is not installed
   StoreUnavailable    the place of the checkpoints cannot be reached; nothing is known to be lost
   LossNotFinite       the loss of a step is NaN or infinite
+  ReformFailed        ranks that were to go on without one that is gone did not come together
   CheckpointMismatch  a sound checkpoint does not belong to this program
 """
 
@@ -30,6 +31,10 @@ class StoreUnavailable(RuntimeFault):
 
 class LossNotFinite(RuntimeFault):
     """The loss of a step is NaN or infinite."""
+
+
+class ReformFailed(RuntimeFault):
+    """Ranks that were to go on without one that is gone did not come together."""
 
 
 class CheckpointMismatch(RuntimeFault):

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,8 @@ from fairlead.runtime.checkpoint.directory import open_store
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
 from fairlead.runtime.checkpoint.saving import Saved, Saver
 from fairlead.runtime.checkpoint.store import Store
+from fairlead.runtime.elastic.beginnings import has_begun
+from fairlead.runtime.elastic.membership import Membership
 from fairlead.runtime.environment import Environment, read_environment
 from fairlead.runtime.errors import LossNotFinite, Misuse, StoreUnavailable
 from fairlead.runtime.hook import fairlead_stackdump
@@ -33,6 +36,7 @@ from fairlead.runtime.save_interval import Interval, continued
 if TYPE_CHECKING:
     import torch
 
+    from fairlead.runtime.elastic.steps import Steps
     from fairlead.runtime.parallelism.parallelize import Precision
     from fairlead.runtime.parallelism.step import Step
     from fairlead.runtime.parallelism.tracing import Tracer
@@ -41,6 +45,8 @@ STOPPED_CODE = 128 + signal.SIGTERM
 # The program is over but for its last checkpoint: a disk that is full, or a store that does not answer, gets so long.
 LAST_TRIES_S: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 60.0)
 MOST_SAID = 300
+# A save under way when the ranks change: it ends, or fails by the rank that is gone.
+SETTLE_WITHIN_S = 30.0
 Batch = TypeVar("Batch")
 _active: "Run | None" = None
 
@@ -121,6 +127,11 @@ class Run:
         self._in_background = False
         self._cadence = self._new_cadence(0)
         self._steps: dict[int, Step] = {}
+        self._state: Mapping[str, object] = {}
+        self._start = 0
+        self._backend: str | None = None
+        self._membership: Membership | None = None
+        self._has_loop = False
 
     @property
     def rank(self) -> int:
@@ -238,6 +249,94 @@ class Run:
             raise Misuse("this model is not from run.parallelize(); give the module that it returned")
         return step
 
+    def init_process_group(self, backend: str | None = None) -> None:
+        """Make torch.distributed's process group of all ranks, as ``torch.distributed.init_process_group`` does.
+
+        With ``elastic: in_place`` call this one: a rank that comes back has a group of its own until ``run.steps``
+        takes it in, so that what it builds before waits for nobody.
+
+        Args:
+            backend: ``nccl`` where there are GPUs and ``gloo`` elsewhere when left out.
+
+        Raises:
+            Misuse: There is a group already.
+        """
+        import torch
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            raise Misuse("torch.distributed has a process group already; call run.init_process_group() in its place")
+        self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+        if self._comes_back() or "MASTER_ADDR" not in os.environ:
+            dist.init_process_group(self._backend, store=dist.HashStore(), rank=0, world_size=1)
+        else:
+            dist.init_process_group(self._backend)
+
+    def _comes_back(self) -> bool:
+        """Return whether the other ranks train already, and this one was killed before."""
+        directory = self._environment.members_dir
+        return directory is not None and has_begun(str(directory))
+
+    def steps(self, total: int, *, batch: int, micro_batch: int | None = None) -> "Steps":
+        """Go through the steps that are left: ``for step in run.steps(1000, batch=32)``, with ``with step:`` inside.
+
+        The body takes ``step.samples``, or ``step.parts(model)``, of the batch, and applies the optimizer last. After
+        each step a checkpoint is made if it is due. With ``elastic: in_place`` the step in which a rank is killed is
+        put back and computed again by those that are left, with as many samples in all; the rank joins them when it is
+        back.
+
+        Args:
+            total: Steps of the whole training.
+            batch: Samples of a step over all ranks, at least one for each.
+            micro_batch: The most samples that a rank computes at a time; all of its own when left out.
+
+        Raises:
+            Misuse: There are fewer samples than ranks, or ``resume`` or ``init_process_group`` was not called before.
+        """
+        from fairlead.runtime.elastic.steps import ElasticSteps, Steps
+
+        self._expect_entered()
+        if self._content is None:
+            raise Misuse("run.steps() was called without run.resume(); give that the model and the optimizer first")
+        total, batch = whole(total, "run.steps(total)"), whole(batch, "run.steps(batch=...)", least=1)
+        if micro_batch is not None:
+            micro_batch = whole(micro_batch, "run.steps(micro_batch=...)", least=1)
+        host = _LoopHost(self)
+        self._has_loop = True
+        place, size = self.rank, self.world_size
+        rest: dict[str, Any] = {"start": self._start, "total": total, "batch": batch, "micro_batch": micro_batch}
+        directory = self._environment.members_dir
+        if directory is None or not self._can_go_on_in_place():
+            return Steps(place=place, num_members=size, host=host, **rest)
+        from fairlead.runtime.elastic.group import EpochGroup
+
+        comes_back = self._comes_back()
+        self._membership = Membership(directory, place, size)
+        return ElasticSteps(
+            membership=self._membership, group=EpochGroup(self._membership), rank=place, world_size=size,
+            state=self._state, has_state=not comes_back, host=host, **rest,
+        )  # fmt: skip
+
+    def _can_go_on_in_place(self) -> bool:
+        """Return whether the ranks that are left have all of the state; an event says why not."""
+        import torch
+
+        from fairlead.runtime.checkpoint.whole_state import is_whole
+
+        if self._backend is None:
+            raise Misuse("`elastic: in_place` needs run.init_process_group() in place of torch.distributed's own")
+        modules = [value for value in self._state.values() if isinstance(value, torch.nn.Module)]
+        if self._backend != "gloo":
+            why = f"a collective of {self._backend} that waits for a lost rank is not ended from outside"
+        elif not self._state:
+            why = "its state is in files that the program itself writes"
+        elif not all(map(is_whole, modules)):
+            why = "parameters are divided among ranks, and a lost rank takes its part with it"
+        else:
+            return True
+        self._note("InPlaceUnavailable", f"A rank that is lost restarts the run from its checkpoint: {why}.", warn=True)
+        return False
+
     @property
     def attempt(self) -> int:
         """Return how often the run was started before: 0 the first time."""
@@ -278,7 +377,8 @@ class Run:
             self._content = Files(self.rank, self.world_size, load, elastic=self._environment.elastic)
         else:
             self._content = Objects(self.rank, self.world_size, state, self._links.saving)
-        if self._environment.traced:
+            self._state = state
+        if self._environment.traced or self._comes_back():
             return 0
         place, origin = self._environment.checkpoint_to, self._environment.checkpoint_from
         if place is None:
@@ -293,19 +393,23 @@ class Run:
             local_rank=self.local_rank,
             reject=self._rejected,
         )
-        self._saver = Saver(
-            store=self._store,
-            content=self._content,
+        self._saver = self._new_saver(self._store, self._content)
+        self._resumed(self._saver, restored)
+        self._start = restored.step
+        if restored.saved_by == 0 and origin is not None:
+            return self._begin_from(origin, self._content)
+        return restored.step
+
+    def _new_saver(self, store: Store, content: Content) -> Saver:
+        return Saver(
+            store=store,
+            content=content,
             channel=self._links.saving(),
             run=self._environment.run_uid,
             attempt=self.attempt,
             keep=self._environment.keep,
             report=self._saved,
         )
-        self._resumed(self._saver, restored)
-        if restored.saved_by == 0 and origin is not None:
-            return self._begin_from(origin, self._content)
-        return restored.step
 
     def _begin_from(self, origin: str, content: Content) -> int:
         """Load the newest good checkpoint of another run; returns its step."""
@@ -324,6 +428,7 @@ class Run:
             # To begin from nothing would be another training than the one that was asked for.
             raise StoreUnavailable(f"checkpoint.from: there is no sound checkpoint in {store.place}")
         self._cadence = self._new_cadence(restored.step)
+        self._start = restored.step
         self._reporter.fact(step=restored.step, resumed_step=restored.step)
         self._note("Resumed", f"Began after step {restored.step} of {store.place}.")
         return restored.step
@@ -423,6 +528,10 @@ class Run:
             return
         if self._last_step is None:
             self._reporter.fact(saves_failed=0)
+            if self._environment.members_dir is not None and not self._has_loop:
+                why = "its steps are not those of run.steps()"
+                told = f"A rank that is lost restarts the run from its checkpoint: {why}."
+                self._note("InPlaceUnavailable", told, warn=True)
         if isinstance(self._content, Files):
             if save is None:
                 raise Misuse("run.resume() was given load=; give run.checkpoint() the matching save=")
@@ -476,6 +585,8 @@ class Run:
         global _active
         try:
             self._finish(error)
+            if error is None and self._membership is not None and self.rank == 0:
+                self._membership.finish()
         finally:
             _active = None
             self._entered = False
@@ -667,3 +778,47 @@ class Run:
         # Nothing else: the handler may run in the middle of a report that holds its lock.
         if self._stop_at is None:
             self._stop_at = time.monotonic()
+
+
+class _LoopHost:
+    """The part of a run that the loop of ``run.steps`` needs."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def look(self) -> None:
+        """Raise Stopped when a stop notice came."""
+        if self._run.stop_requested:
+            self._run._tell_stop()
+            raise Stopped(self._run._last_step or 0, saved=False)
+
+    def settle(self) -> None:
+        """Wait for a save under way, which fails at once when a rank is gone, and close the links."""
+        if self._run._saver is not None:
+            self._run._saver.wait(SETTLE_WITHIN_S)
+        self._run._links.close()
+
+    def reformed(self, place: int, num_members: int, step: int) -> None:
+        """Open links to the other ranks, and go on saving with them; collective."""
+        run = self._run
+        run._environment = replace(run._environment, rank=place, world_size=num_members)
+        run._links = Links(run._environment)
+        run._links.agreement()
+        newest = max(run._links.saving().gather(-1 if run._saver is None else run._saver.newest or -1))
+        place_of_all = run._environment.checkpoint_to
+        run._content = Objects(place, num_members, run._state, run._links.saving)
+        if place_of_all is not None:
+            run._store = run._store or open_store(place_of_all, scratch=run._environment.pod_dir)
+            unusable = set() if run._saver is None else run._saver.unusable
+            run._saver = run._new_saver(run._store, run._content)
+            run._saver.unusable = unusable
+            run._saver.newest = None if newest < 0 else newest
+        run._cadence = run._new_cadence(max(newest, 0))
+
+    def tell(self, kind: str, message: str) -> None:
+        """Record an event, and print it."""
+        self._run._reporter.event(kind, message, warn=kind == "RankLost")
+
+    def checkpoint(self, step: int) -> None:
+        """Save if it is time."""
+        self._run.checkpoint(step)

@@ -26,6 +26,7 @@ if __name__ == "__main__":
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [_path]
 from fairlead.runtime import podfiles, podlog, processes, ranks, stacks, trial, usage
+from fairlead.runtime.elastic.beginnings import has_begun
 from fairlead.runtime.launching import Exec, interpreter_for, plan_launch
 
 TYPE_CHECKING = False
@@ -51,7 +52,10 @@ PLACE_ANSWER_S = 60.0
 EXPORT_S = 11.0
 LEAST_EXPORT_S = 0.5
 _RETRY_S = 0.2
+_KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SETUP = -1
+# A rank that is killed comes back alone where the others can take it in, so often without a new step between.
+MOST_RETURNS = 3
 
 
 def main() -> None:
@@ -106,6 +110,11 @@ class Shim:
         self._supervisor_at = 0.0
         self._num_oom_kills = processes.num_oom_kills(self._cgroup)
         self._usage = usage.Usage()
+        self._started: dict[str, Any] = {}
+        self._argv: Sequence[str] = ()
+        self._warm: Warm | None = None
+        self._past: list[podlog.Stream] = []
+        self._returns: dict[int, list[int]] = {}  # rank -> its steps when it was killed
 
     def run(self, warm: Warm | None, why: str | None) -> bool:
         if not self._claim():
@@ -127,7 +136,10 @@ class Shim:
             with contextlib.suppress(OSError):  # removed under us, or a disk of which no more is to be had
                 podfiles.make_durable(os.path.join(self._dir, "claimed.json"))
             self._exporter = self._start_exporter()
-            self._watch()
+            try:
+                self._watch()
+            except _Became:
+                return True
             self._finish_export()
             self._record(None, setup_failed=False)
             self._forget_stacks()
@@ -228,27 +240,54 @@ class Shim:
             why = plan.why
         elif warm is None and why is None:
             why = "no launcher was at hand"
-        is_forked = warm is not None and why is None
+        self._argv = plan.argv
+        self._warm = warm if why is None else None
+        self._started = {
+            "at": time.time(),
+            "launch": "exec" if self._warm is None else "fork",
+            "why": why if self._pod["launch"] == "auto" else None,
+            "python": python,
+        }
         for rank in self._pod["ranks"]:
-            env = self._env_of(rank)
-            if self._pod.get("stall_timeout_s") is not None:
-                env = stacks.prepare(env, self._dir, rank["rank"])
-            argv = (*self._begin_by(rank["rank"], env), *plan.argv)
-            if self._start_rank(rank["rank"], argv, env, warm if is_forked else None):
+            if self._start_program(rank):
                 return True
-        self._keep(
-            "started.json",
-            {
-                "at": time.time(),
-                "launch": "fork" if is_forked else "exec",
-                "why": why if self._pod["launch"] == "auto" else None,
-                "pids": {str(rank): pid for pid, rank in self._alive.items()},
-                "python": python,
-            },
-            durably=False,
-        )
+        self._tell_started()
         self._poke()
         return False
+
+    def _start_program(self, rank: Mapping[str, Any]) -> bool:
+        """Starts one rank; True in it when it was forked."""
+        env = self._env_of(rank)
+        if self._pod.get("stall_timeout_s") is not None:
+            env = stacks.prepare(env, self._dir, rank["rank"])
+        argv = (*self._begin_by(rank["rank"], env), *self._argv)
+        return self._start_rank(rank["rank"], argv, env, self._warm)
+
+    def _tell_started(self) -> None:
+        pids = {str(rank): pid for pid, rank in self._alive.items()}
+        self._keep("started.json", {**self._started, "pids": pids}, durably=False)
+
+    def _may_return(self, rank: int, number: int | None, *, is_oom: bool) -> bool:
+        """Return whether a rank that has ended starts again alone: it was killed, and the others can take it in.
+
+        One that failed by itself, or needs more memory than it may have, would do so again.
+        """
+        place = self._pod["env"].get("FAIRLEAD_MEMBERS_DIR")
+        if place is None or rank == _SETUP or number not in _KILLS or is_oom or self._kill_at is not None:
+            return False
+        if self._is_stopping or self._is_taking_stacks or not has_begun(place):
+            return False
+        step = (podfiles.read_json(os.path.join(self._dir, f"rank-{rank}.json")) or {}).get("step")
+        past = self._returns.setdefault(rank, [])
+        past.append(step if isinstance(step, int) else 0)
+        return len(past) <= MOST_RETURNS or past[-1] > past[-1 - MOST_RETURNS]
+
+    def _return(self, rank: int) -> None:
+        """Starts a rank again; raises _Became in it when it was forked."""
+        self._past += self._streams[rank]
+        if self._start_program(next(each for each in self._pod["ranks"] if each["rank"] == rank)):
+            raise _Became
+        self._tell_started()
 
     def _begin_by(self, rank: int, env: Mapping[str, str]) -> tuple[str, ...]:
         """Make the words before a rank's command that see to what its framework needs beside it; none as a rule."""
@@ -355,9 +394,8 @@ class Shim:
             for fd in list(self._pipes):
                 self._read(fd, is_last=True)
         now = time.time()
-        for streams in self._streams.values():
-            for stream in streams:
-                stream.finish(now)
+        for stream in [*self._past, *(stream for both in self._streams.values() for stream in both)]:
+            stream.finish(now)
 
     def _wait(self, timeout_s: float = TICK_S) -> None:
         """Waits for output, a signal or the next deadline, and handles what there is."""
@@ -423,8 +461,11 @@ class Shim:
             code = None if number is not None else os.WEXITSTATUS(status)
             ended = {"rank": rank, "exit_code": code, "signal": number, "at": now}
             is_oom = number == signal.SIGKILL and processes.num_oom_kills(self._cgroup) > self._num_oom_kills
-            self._exits[rank] = {**ended, "out_of_memory": is_oom}
             self._signal_group(pid, signal.SIGKILL)  # what it left in its group holds its pipes
+            if self._may_return(rank, number, is_oom=is_oom):
+                self._return(rank)
+                continue
+            self._exits[rank] = {**ended, "out_of_memory": is_oom}
             # A rank that honours a stop notice leaves the others their time.
             is_heeding = self._is_stopping and (code == 143 or number == signal.SIGTERM)
             if code != 0 and not is_heeding and not self._is_taking_stacks:
@@ -607,6 +648,10 @@ class Shim:
             self._supervisor_at = now + SUPERVISOR_PERIOD_S
             env = self._pod.get("supervisor_env") or {k: v for k, v in os.environ.items() if not _is_of_run(k)}
             ranks.start_detached(argv, env)
+
+
+class _Became(Exception):
+    """Raised in a rank that was forked while the shim watched, to leave the shim's code."""
 
 
 def _lock_when_there_is_room(path: str) -> int | None:

@@ -92,6 +92,13 @@ class Launch(StrEnum):
     TORCHRUN = "torchrun"
 
 
+class Elastic(StrEnum):
+    """The ways to go on when a rank is killed: all start again from a checkpoint, or the others go on at once."""
+
+    RESTART = "restart"
+    IN_PLACE = "in_place"
+
+
 class Framework(StrEnum):
     """The frameworks whose way to meet is known; every one of them finds torchrun's variables besides its own."""
 
@@ -326,6 +333,7 @@ class Training:
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
         framework: The framework by whose variables its processes meet, a lone rank's too; None for torchrun's alone.
         launch: ``exec`` turns fast forking of ranks off; ``torchrun`` gives a lone rank what torchrun would set.
+        elastic: What follows when a rank is killed; ``IN_PLACE`` needs a program that steps through ``run.steps``.
         terminate_on_nan: A loss that is NaN or infinite, as the program reports it, ends the run with its step.
         metrics: How metrics are read from its output; None when nothing is read there.
         model: The transformer that it trains, for estimates; None when nobody says.
@@ -365,6 +373,7 @@ class Training:
     framework: Framework | None = None
     launch: Launch = Launch.AUTO
     snapshot: bool = True
+    elastic: Elastic = Elastic.RESTART
     terminate_on_nan: bool = True
     engine: Engine | None = None
     queue: str | None = None
@@ -435,12 +444,26 @@ class Training:
             )
         if self.resources.colocate and (self.most_nodes is not None or self.capacity.auto or self.engine is not None):
             yield "resources", ONLY_FIXED
+        if self.elastic is Elastic.IN_PLACE:
+            yield from self._in_place_problems()
         yield from env_problems(self.env)
         if self.framework is not None:
             yield from self._framework_problems(self.framework)
         if self.labels:
             yield from labels_problems(self.labels)
         yield from engine_problems(self)
+
+    def _in_place_problems(self) -> Iterable[tuple[str, str]]:
+        framework = self.framework
+        if (self.most_nodes or self.nodes) * self.ranks_on_each_node < 2:
+            yield (
+                "elastic",
+                "with `in_place` the other ranks go on, and there are none; give `nodes` more",
+            )
+        if framework not in (None, Framework.TORCH):
+            yield "elastic", f"`in_place` is for ranks that meet by torch alone, not by `framework: {framework}`"
+        if self.parallel is not None:
+            yield "elastic", "`in_place` divides a step anew when ranks go, and `parallel` fixes that; leave one out"
 
     def _framework_problems(self, framework: Framework) -> Iterable[tuple[str, str]]:
         ranks = (self.most_nodes or self.nodes) * self.ranks_on_each_node

@@ -164,6 +164,10 @@ class Home:
         """Return the directory into which the files of a run are moved before they are removed."""
         return self.runs / f"{workload_uid}{LEFTOVERS}"
 
+    def members(self, uid: str, attempt: int) -> Path:
+        """Return where the ranks of a start meet that go on in place when one is killed."""
+        return self.run(uid) / f"members-{attempt}"
+
     def pod(self, workload_uid: str, pod_uid: str) -> Path:
         """Files of a pod, as the shim's contract names them."""
         return self.run(workload_uid) / "pods" / pod_uid

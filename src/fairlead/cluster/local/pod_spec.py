@@ -16,7 +16,7 @@ from fairlead.runtime import process_manager, tracker, trial
 from fairlead.runtime.experiment_tracking import exporter
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
-from fairlead.specs.training import SET_BY_FRAMEWORK
+from fairlead.specs.training import SET_BY_FRAMEWORK, Elastic
 from fairlead.state.plan import child_uid
 from fairlead.state.snapshot import Pod, Workload
 
@@ -116,6 +116,8 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: PodEnvironmen
     env["PYTHONPATH"] = f"{path}:{around.library}" if path else str(around.library)
     env.update(spec.env)
     env["PYTHONPATH"] = around.place.python_path(env["PYTHONPATH"], spec)
+    if spec.elastic is Elastic.IN_PLACE:
+        env["FAIRLEAD_MEMBERS_DIR"] = str(home.members(workload.uid, pod.attempt))
     return env | _contract(home, workload, pod, around.master_port)
 
 

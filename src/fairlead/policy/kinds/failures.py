@@ -19,6 +19,8 @@ SAME_MOMENT_S = 0.2
 MIB = 1024**2
 # How `run.progress` ends a program.
 _BAD_LOSS = re.compile(r"LossNotFinite: (the loss is not finite at step \d+: [-a-z]+)")
+# How ranks end that were to go on in place.
+_NOT_REFORMED = re.compile(r"ReformFailed: (.+)")
 # How programs, and torch itself, say that torchrun has not started them.
 _MISSED = re.compile(
     r"KeyError: '((LOCAL_)?(RANK|WORLD_SIZE)|(GROUP|NODE)_RANK|MASTER_(ADDR|PORT))'"
@@ -161,6 +163,10 @@ def _ended(spec: Training, exit_: RankExit, progress: Progress | None, nodes: tu
             "`terminate_on_nan: false` lets it go on.",
             exit_.tail,
         )
+    found = next((match for line in exit_.tail if (match := _NOT_REFORMED.search(line))), None)
+    if number is None and found is not None:
+        what = f"{where} could not go on in place{after}: {found[1][:200]}"
+        return _failure(Blame.INFRASTRUCTURE, Code.KILLED, what, None, exit_.tail)
     if number is not None:
         name = signals.Signals(number).name if number in list(signals.Signals) else f"signal {number}"
         what = f"{where} crashed with {name}{after}"

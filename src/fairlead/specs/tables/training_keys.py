@@ -488,6 +488,14 @@ TRAINING = Section(
             also=("launcher", "start_method"),
         ),
         Key(
+            name="elastic",
+            kind=word(training.Elastic),
+            doc="When a rank is killed, `restart` all from a checkpoint, or go on `in_place` until it is back.",
+            attributes=("elastic",),
+            example="in_place",
+            also=("resize", "elasticity", "fault_tolerance", "on_rank_loss", "in_place"),
+        ),
+        Key(
             name="terminate_on_nan",
             kind=FLAG,
             doc="Whether a loss that is NaN or infinite, as `run.progress` is told it, ends the run with its step.",

@@ -6,7 +6,15 @@ regular expressions (Kubernetes 1.29 and newer). ``[x].all(v, ...)`` gives a nam
 
 import json
 
-from fairlead.cluster.preflight import IN_POD, MODEL_PLACES, NO_PLACES, NO_POPULATION, OF_A_MACHINE, OTHER_PLACES
+from fairlead.cluster.preflight import (
+    IN_POD,
+    MODEL_PLACES,
+    NO_IN_PLACE,
+    NO_PLACES,
+    NO_POPULATION,
+    OF_A_MACHINE,
+    OTHER_PLACES,
+)
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
 from fairlead.specs import endpoint_engines, engines, serving
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
@@ -293,9 +301,10 @@ def partition_rules() -> list[Rule]:
 
 
 def engine_rules() -> list[Rule]:
-    """Rules for a run with an engine, or without one; ``self`` is its spec. The operator says what needs more reading.
+    """Rules for a run on a cluster, with an engine or without one; ``self`` is its spec.
 
-    An elastic gang is told by its text, as is all that a share of a GPU is not.
+    The operator says what needs more reading. An elastic gang is told by its text, as is all that a share of a GPU is
+    not.
     """
     launches = ", ".join(json.dumps(each.value) for each in sorted(engines.LAUNCHES_ITSELF))
 
@@ -305,6 +314,7 @@ def engine_rules() -> list[Rule]:
 
     others = f"!(self.engine in [{launches}]) || "
     return [
+        rule("!has(self.elastic) || self.elastic != 'in_place'", say(NO_IN_PLACE), at=".elastic"),
         rule("!has(self.queue) || has(self.engine)", say(engines.NO_ENGINE), at=".queue"),
         rule('!has(self.engine) || self.engine != "kueue" || has(self.queue)', say(engines.NO_QUEUE)),
         refused('!has(self.nodes) || !string(self.nodes).contains("..")', engines.PLACES, engines.NO_SPAN, at=".nodes"),

@@ -1,0 +1,225 @@
+"""Agrees on which ranks are in the gang: files and locks in a directory that the ranks of one start share.
+
+A rank holds a lock for its life, which no kill can falsify. The ranks that train together are an epoch: a number, its
+members, and the port at which they meet. The lowest member of the newest epoch that lives makes the next one, once
+every member that lives waits for it; those that came meanwhile are in it. Nobody is asked, so any process may be killed
+at any instant: whoever is left sees the same files, and the next lowest goes on. Standard library only.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.runtime.elastic.beginnings import EPOCH
+from fairlead.runtime.errors import ReformFailed
+from fairlead.runtime.podfiles import read_json, write_json
+
+LOOK_EVERY_S = 0.01
+# A rank that is killed leaves its lock at once; one that comes back may find a look at it for an instant.
+ENTER_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """The ranks that train together until one of them is gone or another comes.
+
+    Attributes:
+        number: From 1; 0 before the first.
+        tokens: The process of each member, by rank.
+        port: Where they meet.
+    """
+
+    number: int
+    tokens: dict[int, str]
+    port: int
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Return the ranks, in order: their places are their numbers in the epoch."""
+        return tuple(sorted(self.tokens))
+
+
+class Membership:
+    """One rank's part in the epochs of a start."""
+
+    def __init__(self, directory: Path, rank: int, world_size: int) -> None:
+        """Take part; holds the rank's lock from now on.
+
+        Raises:
+            ReformFailed: Another process is this rank.
+        """
+        self._directory = directory
+        self._rank = rank
+        self._world_size = world_size
+        self._token = f"{os.getpid()}-{time.monotonic_ns()}"
+        self.epoch = Epoch(number=0, tokens={}, port=0)
+        """The epoch that this process is in; number 0 before it was in any."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = self._enter()
+
+    def close(self) -> None:
+        """Leave; the others see it at once."""
+        os.close(self._lock)
+
+    def gone(self) -> list[int]:
+        """Return the members of this process's epoch that live no more."""
+        return [rank for rank, token in self.epoch.tokens.items() if not self._lives(rank, token)]
+
+    def has_left(self) -> bool:
+        """Return whether a member waits for the next epoch already."""
+        ready = (read_json(self._directory / f"ready-{rank}.json") for rank in self.epoch.members if rank != self._rank)
+        return any(each is not None and each["epoch"] == self.epoch.number for each in ready)
+
+    def newcomers(self) -> list[int]:
+        """Return the ranks outside the epoch that wait to be in the next."""
+        return [rank for rank in range(self._world_size) if rank not in self.epoch.tokens and self._waiting(rank, 0)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all ranks are in the epoch."""
+        return len(self.epoch.tokens) == self._world_size
+
+    def plan_resize(self, step: int) -> None:
+        """Say, as the first member, at which step all are to make the next epoch."""
+        write_json(self._directory / "resize.json", {"after": self.epoch.number, "at": step}, durably=False)
+
+    def resize_at(self) -> int | None:
+        """Return that step; None while nothing of the kind is planned."""
+        planned = read_json(self._directory / "resize.json")
+        return int(planned["at"]) if planned is not None and planned["after"] == self.epoch.number else None
+
+    def finish(self) -> None:
+        """Say that the training is over, for those that come too late."""
+        write_json(self._directory / "finished.json", {"epoch": self.epoch.number}, durably=False)
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the training is over."""
+        return (self._directory / "finished.json").exists()
+
+    def next_epoch(self, host: Callable[[], int], *, within_s: float, look: Callable[[], None]) -> Epoch | None:
+        """Wait for the next epoch with this rank in it, and make it where that is this rank's to do.
+
+        Args:
+            host: Opens the place where members meet; returns its port.
+            look: Called again and again meanwhile; what it raises ends the wait.
+
+        Returns:
+            None when the training is over.
+
+        Raises:
+            ReformFailed: It took too long, or nobody is left who was in the last one.
+        """
+        ready = {"token": self._token, "epoch": self.epoch.number}
+        write_json(self._directory / f"ready-{self._rank}.json", ready, durably=False)
+        deadline = time.monotonic() + within_s
+        while True:
+            look()
+            # Who leads is asked first: whoever is gone by then publishes nothing after that.
+            leads = self._lead()
+            newest = self._newest()
+            if newest.number > self.epoch.number and newest.tokens.get(self._rank) == self._token:
+                self.epoch = newest
+                return newest
+            if self.is_finished:
+                return None
+            if newest.number and not any(self._lives(rank, token) for rank, token in newest.tokens.items()):
+                raise ReformFailed("no rank is left that has the state of the training")
+            if leads:
+                self._make(newest, host)
+            if time.monotonic() > deadline:
+                raise ReformFailed(f"the ranks did not come together within {within_s:g} s; {self._missing(newest)}")
+            time.sleep(LOOK_EVERY_S)
+
+    def _lead(self) -> bool:
+        newest = self._newest()
+        if newest.number == 0:
+            return self._rank == 0
+        return self._rank == min(
+            (rank for rank, token in newest.tokens.items() if self._lives(rank, token)), default=-1
+        )
+
+    def _make(self, newest: Epoch, host: Callable[[], int]) -> None:
+        """Publish the next epoch if all who have to be in it wait for it."""
+        if newest.number == 0:
+            if not all(self._waiting(rank, 0) for rank in range(self._world_size)):
+                return
+        elif not all(self._waiting(rank, newest.number) for rank in self._living(newest)):
+            return
+        ranks = range(self._world_size)
+        tokens = {
+            rank: token for rank in ranks if (token := self._waiting(rank, newest.number) or self._waiting(rank, 0))
+        }
+        made = {"number": newest.number + 1, "tokens": {str(rank): token for rank, token in tokens.items()}}
+        write_json(self._directory / EPOCH, {**made, "port": host()}, durably=False)
+
+    def _missing(self, newest: Epoch) -> str:
+        expected = self._living(newest) if newest.number else list(range(self._world_size))
+        missing = [str(rank) for rank in expected if not self._waiting(rank, newest.number)]
+        return f"rank {', '.join(missing)} did not come" if missing else "nobody made the next epoch"
+
+    def _living(self, epoch: Epoch) -> list[int]:
+        return [rank for rank, token in epoch.tokens.items() if self._lives(rank, token)]
+
+    def _newest(self) -> Epoch:
+        found = read_json(self._directory / EPOCH)
+        if found is None:
+            return Epoch(number=0, tokens={}, port=0)
+        tokens = {int(rank): str(token) for rank, token in found["tokens"].items()}
+        return Epoch(number=int(found["number"]), tokens=tokens, port=int(found["port"]))
+
+    def _waiting(self, rank: int, after: int) -> str | None:
+        """Return the token of a living rank that waits for the epoch after that one; None of any other."""
+        ready = read_json(self._directory / f"ready-{rank}.json")
+        if ready is None or ready["epoch"] != after or not self._lives(rank, str(ready["token"])):
+            return None
+        return str(ready["token"])
+
+    def _lives(self, rank: int, token: str) -> bool:
+        if rank == self._rank:
+            return token == self._token
+        try:
+            file = os.open(self._path(rank), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            try:
+                # Of the process and not of the file, so that a data loader's worker that outlives its rank holds none.
+                # A shared one, so that two who look do not see each other.
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return bool(_token_in(file) == token)
+            return False
+        finally:
+            os.close(file)
+
+    def _enter(self) -> int:
+        file = os.open(self._path(self._rank), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + ENTER_WITHIN_S
+        while True:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    os.close(file)
+                    raise ReformFailed(f"another process is rank {self._rank}") from error
+                time.sleep(LOOK_EVERY_S)
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(self._token).encode(), 0)
+        return file
+
+    def _path(self, rank: int) -> Path:
+        return self._directory / f"rank-{rank}.lock"
+
+
+def _token_in(file: int) -> Any:
+    try:
+        return json.loads(os.pread(file, 256, 0))
+    except ValueError:  # it has just come, and was in no epoch yet
+        return None

@@ -1,0 +1,326 @@
+"""The loop of a training that goes on in place: ``for step in run.steps(...)`` with ``with step:`` around its body.
+
+A step whose collective fails because a rank is gone is not applied: gradients, buffers and random generators are put
+back, the ranks that are left make a new group, agree on the newest step that any of them has applied, and compute the
+next one with the same samples in all. A rank that comes back is taken in between two steps.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fairlead.runtime.elastic.group import EpochGroup, move_to_group
+from fairlead.runtime.elastic.membership import Epoch, Membership
+from fairlead.runtime.elastic.state_transfer import broadcast_state
+from fairlead.runtime.errors import AgreementFailed, Misuse
+
+REFORM_WITHIN_S = 60.0
+# A rank that is killed is seen to be gone within milliseconds of the collective that fails by it.
+SEEN_WITHIN_S = 2.0
+# All ranks have read a plan by then, since none is more than a step ahead of the first.
+STEPS_AHEAD = 2
+
+
+class Host(Protocol):
+    """The run, as the loop needs it."""
+
+    def look(self) -> None:
+        """Raise what a stop notice asks for."""
+
+    def settle(self) -> None:
+        """Let go of what goes over the group that ends."""
+
+    def reformed(self, place: int, num_members: int, step: int) -> None:
+        """Go on with another number of ranks; collective."""
+
+    def tell(self, kind: str, message: str) -> None:
+        """Record an event of the run."""
+
+    def checkpoint(self, step: int) -> None:
+        """Save if it is time; collective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Samples that a rank computes at a time.
+
+    Attributes:
+        samples: Their numbers in the batch of the step.
+        weight: Factor of their mean loss, by which the gradients of all ranks come to those of the mean over the batch.
+    """
+
+    samples: range
+    weight: float
+
+
+class Step:
+    """One step; use it as a context around everything that belongs to it.
+
+    Attributes:
+        number: Completed steps before it.
+        samples: The numbers, within the batch, of the samples that this rank computes.
+    """
+
+    def __init__(self, number: int, samples: range, batch: int, micro_batch: int | None, loop: "Steps") -> None:
+        self.number = number
+        self.samples = samples
+        self._batch = batch
+        self._micro_batch = micro_batch
+        self._loop = loop
+        self.entered = False
+
+    def parts(self, model: nn.Module) -> Iterator[Part]:
+        """Take this rank's samples in parts of at most ``micro_batch``; gradients travel with the last one."""
+        most = self._micro_batch or len(self.samples)
+        starts = range(0, len(self.samples), most)
+        for start in starts:
+            samples = self.samples[start : start + most]
+            waits = isinstance(model, DistributedDataParallel) and start != starts[-1]
+            weight = len(samples) * self._loop.num_members / self._batch
+            with model.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator] # of DDP
+                yield Part(samples=samples, weight=weight)
+
+    def __enter__(self) -> "Step":
+        self.entered = True
+        self._loop.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        return self._loop.end(error)
+
+
+class Steps:
+    """Steps of a run whose ranks stay the same, from the newest checkpoint to the last one.
+
+    Attributes:
+        num_members: How many ranks divide a batch among them.
+    """
+
+    def __init__(
+        self, *, place: int, num_members: int, start: int, total: int, batch: int, micro_batch: int | None, host: Host
+    ) -> None:
+        if batch < num_members:
+            raise Misuse(f"a batch of {batch} samples for {num_members} ranks; give at least one for each rank")
+        self.num_members = num_members
+        self._place = place
+        self._step = start
+        self._total = total
+        self._batch = batch
+        self._micro_batch = micro_batch
+        self._host = host
+
+    def __iter__(self) -> Iterator[Step]:
+        while self._step < self._total:
+            yield from self._one()
+
+    def begin(self) -> None:
+        """Keep what a step changes before it is applied."""
+
+    def end(self, error: BaseException | None) -> bool:
+        """Complete the step; returns whether an error is dealt with."""
+        if error is None:
+            self._step += 1
+            self._host.checkpoint(self._step)
+        return False
+
+    def _one(self) -> Iterator[Step]:
+        """Give the next step, which the body has to enter."""
+        step = Step(self._step, self._own_samples(), self._batch, self._micro_batch, self)
+        yield step
+        if not step.entered:
+            raise Misuse("a step of run.steps() has to be entered; put its body into `with step:`")
+
+    def _own_samples(self) -> range:
+        """Divide the batch among the ranks, as evenly as it goes."""
+        least, more = divmod(self._batch, self.num_members)
+        first = self._place * least + min(self._place, more)
+        return range(first, first + least + (self._place < more))
+
+
+class ElasticSteps(Steps):
+    """Steps of a run whose ranks may go and come, from the newest state of all of them to the last one."""
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        group: EpochGroup,
+        rank: int,
+        world_size: int,
+        state: Mapping[str, Any],
+        has_state: bool,
+        start: int,
+        total: int,
+        batch: int,
+        micro_batch: int | None,
+        host: Host,
+    ) -> None:
+        super().__init__(
+            place=rank,
+            num_members=world_size,
+            start=start,
+            total=total,
+            batch=batch,
+            micro_batch=micro_batch,
+            host=host,
+        )
+        self._membership = membership
+        self._group = group
+        self._rank = rank
+        self._world_size = world_size
+        self._state = {name: value for name, value in state.items() if value is not None}
+        self._modules = [value for value in self._state.values() if isinstance(value, nn.Module)]
+        self._has_state = has_state
+        self._has_met = False
+        self._broken_at: float | None = None
+        self._is_applied = False
+        self._before: Callable[[], None] = lambda: None
+        for value in self._state.values():
+            if isinstance(value, torch.optim.Optimizer):
+                value.register_step_post_hook(self._applied)
+
+    def __iter__(self) -> Iterator[Step]:
+        self._reform(time.monotonic())
+        while self._step < self._total:
+            if self._broken_at is not None or self._is_due():
+                self._reform(time.monotonic() if self._broken_at is None else self._broken_at)
+                continue
+            yield from self._one()
+
+    def begin(self) -> None:
+        """Keep what a step changes before it is applied."""
+        self._is_applied = False
+        buffers = [(item, item.detach().clone()) for module in self._modules for item in module.buffers()]
+        random = torch.get_rng_state()
+
+        def back() -> None:
+            with torch.no_grad():
+                for item, kept in buffers:
+                    item.copy_(kept)
+            torch.set_rng_state(random)
+
+        self._before = back
+
+    def end(self, error: BaseException | None) -> bool:
+        """Complete the step, or put it back where a rank is gone; returns whether the error is dealt with."""
+        if error is None:
+            self._step += 1
+            try:
+                self._host.checkpoint(self._step)
+            except AgreementFailed as failed:
+                if not self._is_by_others():
+                    raise
+                self._break(failed)
+            return True
+        if not isinstance(error, RuntimeError | AgreementFailed | ConnectionError) or not self._is_by_others():
+            return False
+        if self._is_applied:
+            self._step += 1
+        else:
+            self._before()
+        for module in self._modules:
+            module.zero_grad(set_to_none=True)
+        self._break(error)
+        return True
+
+    def _applied(self, *_: object) -> None:
+        self._is_applied = True
+
+    def _break(self, error: BaseException) -> None:
+        # The traceback holds what the step held, such as the process group that is to go.
+        error.__traceback__ = None
+        self._broken_at = time.monotonic()
+        self._group.abort()
+
+    def _is_by_others(self) -> bool:
+        """Return whether a member is gone, or waits for another epoch already; a failure of this program is none."""
+        deadline = time.monotonic() + SEEN_WITHIN_S
+        while not self._membership.gone() and not self._membership.has_left():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _is_due(self) -> bool:
+        """Return whether ranks that came back are taken in before this step; the first member plans that ahead."""
+        membership = self._membership
+        if membership.is_whole:
+            return False
+        at = membership.resize_at()
+        if at is None and self._rank == membership.epoch.members[0] and membership.newcomers():
+            membership.plan_resize(self._step + STEPS_AHEAD)
+        return at is not None and self._step >= at
+
+    def _reform(self, began: float) -> None:
+        """Make the next epoch, and bring all to one state."""
+        before = self._membership.epoch
+        self._host.settle()
+        deadline = began + REFORM_WITHIN_S
+        while True:
+            left_s = max(deadline - time.monotonic(), 1.0)
+            epoch = self._membership.next_epoch(self._group.host, within_s=left_s, look=self._host.look)
+            if epoch is None:
+                # What the program does after its last step is not for a rank that has none of the state.
+                raise SystemExit(0)
+            try:
+                self._group.form(epoch, self._rank)
+                self._meet(epoch.members.index(self._rank))
+                break
+            except (RuntimeError, AgreementFailed):
+                if not self._is_by_others() or time.monotonic() > deadline:
+                    raise
+                self._group.abort()
+        self._broken_at = None
+        self.num_members = len(epoch.members)
+        self._tell(before, epoch, time.monotonic() - began)
+
+    def _meet(self, place: int) -> None:
+        """Bring all members to the state of the one that is furthest; collective."""
+        for module in self._modules:
+            move_to_group(module)
+        own = torch.tensor([self._step if self._has_state else -1, int(self._has_met)])
+        gathered = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, own)
+        reached = [int(each[0]) for each in gathered]
+        newest = max(reached)
+        source = reached.index(newest)
+        if not any(bool(each[1]) for each in gathered):
+            # What is a rank's own, such as a loader's place, stays so.
+            shared = {k: v for k, v in self._state.items() if isinstance(v, nn.Module | torch.optim.Optimizer)}
+            broadcast_state(shared, source, takes=place != source)
+        elif min(reached) < newest:
+            broadcast_state(self._state, source, takes=reached[place] < newest)
+        self._has_state = self._has_met = True
+        self._place, self._step = place, newest
+        self._group.opening(lambda: self._host.reformed(place, len(reached), newest))
+
+    def _tell(self, before: Epoch, now: Epoch, seconds: float) -> None:
+        """Record what has changed, on the first of those that were there before."""
+        if self._rank != next((r for r in now.members if before.tokens.get(r) == now.tokens[r]), None):
+            return
+        gone = [rank for rank, token in before.tokens.items() if rank not in now.tokens]
+        again = [rank for rank, token in before.tokens.items() if now.tokens.get(rank, token) != token]
+        came = [rank for rank in now.members if rank not in before.tokens]
+        size = f"{len(now.members)} of {self._world_size} ranks go on in place"
+        after = f"after step {self._step}, {seconds:.2f} s later, {self._batch} samples a step as before"
+        if gone or again:
+            back = f" and {_ranks(again)} back already" if again else ""
+            self._host.tell("RankLost", f"{_ranks(sorted({*gone, *again}))} gone{back}; {size} {after}.")
+        if came:
+            self._host.tell("RankReturned", f"{_ranks(came)} back; {size} {after}.")
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} is"
+    return f"ranks {', '.join(map(str, ranks))} are"

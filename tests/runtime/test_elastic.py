@@ -1,0 +1,72 @@
+"""Real ranks that go on in place: one is killed in the middle of a step, and taken in again when it is back."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.gang import Gang
+
+STEPS = 40
+# A float sum over three parts is another than that over four.
+TOLERANCE = 1e-4
+
+
+def losses(results: Path) -> dict[int, list[Any]]:
+    """Loss, ranks and learning rate of each step, as it was made last."""
+    path = results / "losses.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {step: said for step, *said in map(json.loads, lines)}
+
+
+def elastic(tmp_path: Path, name: str, pace_s: float, *, steps: int = STEPS) -> tuple[Gang, Path]:
+    from tests.runtime import elastic_program
+
+    results = tmp_path / name
+    results.mkdir()
+    gang = Gang(
+        elastic_program.train, steps, results, pace_s, 10,
+        pod_dir=results / "pod", to=results / "checkpoints", world_size=4,
+        env={"FAIRLEAD_MEMBERS_DIR": str(results / "members")}, preload=["tests.runtime.elastic_program"],
+    )  # fmt: skip
+    return gang, results
+
+
+@pytest.mark.torch
+def test_ranks_go_on_without_those_that_were_killed_and_train_the_same(tmp_path: Path) -> None:
+    gang, calm = elastic(tmp_path, "calm", 0.0)
+    with gang:
+        gang.finish()
+    gang, results = elastic(tmp_path, "disturbed", 0.05)
+    with gang:
+        for step, rank in ((5, 2), (14, 0)):  # the first one last, as it is whom the others follow
+            gang.until(lambda: len(losses(results)) >= step, f"step {step}")  # noqa: B023 (called at once)
+            others = [process.pid for number, process in enumerate(gang.processes) if number != rank]
+            gang.signal(rank, signal.SIGKILL)
+            gang.revive(rank)
+            gang.until(lambda: losses(results)[max(losses(results))][1] == 3, "a step of three ranks")
+            gang.until(lambda: losses(results)[max(losses(results))][1] == 4, "a step of four ranks again")
+            assert [process.pid for number, process in enumerate(gang.processes) if number != rank] == others
+        gang.finish()
+        told = [kind for rank in range(4) for kind, _ in gang.events(rank)]
+    expected, found = losses(calm), losses(results)
+    assert sorted(found) == list(range(1, STEPS + 1))
+    assert {step: rate for step, (_, _, rate, _) in found.items()} == {step: said[2] for step, said in expected.items()}
+    worst = max(abs(found[step][0] / expected[step][0] - 1) for step in expected)
+    assert worst < TOLERANCE
+    assert (told.count("RankLost"), told.count("RankReturned")) == (2, 2)
+    assert (results / "checkpoints").exists()
+
+
+@pytest.mark.torch
+def test_a_program_that_fails_by_itself_is_not_taken_for_a_lost_rank(tmp_path: Path) -> None:
+    from tests.runtime import elastic_program
+
+    with Gang(
+        elastic_program.fail, pod_dir=tmp_path / "pod", to=None, world_size=2,
+        env={"FAIRLEAD_MEMBERS_DIR": str(tmp_path / "members")}, preload=["tests.runtime.elastic_program"],
+    ) as gang:  # fmt: skip
+        assert gang.wait() == [1, 1]
+        assert "RuntimeError: a mistake" in gang.logs()
