@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.late import torch_or_skip
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 torch_or_skip()
+from fairlead.runtime.parallelism.tracing import _positions_are_the_models_own  # noqa: E402 (needs torch)
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = f"{sys.executable} {ROOT / 'tests' / 'runtime' / 'tracing_program.py'}"
@@ -39,6 +41,13 @@ def test_one_rank_has_all_parameters_and_their_moments() -> None:
     assert found.optimizer_bytes == pytest.approx(8 * parameters, rel=0.01)
     (estimated,) = torch_memory.stages(LLAMA, split_of(resolve(spec, None).parallel))
     assert estimated.allocated == pytest.approx(found.peak_bytes, rel=0.01)
+
+
+def test_transformers_makes_no_mask_for_packed_sequences_while_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = SimpleNamespace(find_packed_sequence_indices=lambda positions: positions)
+    monkeypatch.setitem(sys.modules, "transformers.masking_utils", masks)
+    _positions_are_the_models_own()
+    assert masks.find_packed_sequence_indices([0, 1, 0, 1]) is None
 
 
 @pytest.mark.long

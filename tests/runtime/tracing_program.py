@@ -20,6 +20,7 @@ class Llama(parallel_programs.Llama):
     def __init__(self) -> None:
         super().__init__()
         self.norm = torch.nn.LayerNorm(parallel_programs.HIDDEN)
+        torch.nn.init.trunc_normal_(self.output.weight, std=0.02)  # which looks at what it has drawn
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the logits."""

@@ -127,6 +127,7 @@ class Tracer:
         if self._module is not None:
             return
         self._module = module
+        _positions_are_the_models_own()
         self._buckets = [torch.empty_like(item) for item in module.parameters()] if copies else []
         for item in (*module.parameters(), *module.buffers(), *self._buckets):
             self.live.watch(item)
@@ -180,6 +181,24 @@ def _make_meshes_for_real() -> None:
         meshes._concatenate = staticmethod(for_real(meshes._concatenate))
 
 
+def _pass_over_values() -> None:
+    """Answer for what libraries look at the values of tensors for, which fake ones have not."""
+    # Drawn anew until all values lie within bounds; no memory is taken for that.
+    inits: Any = torch.nn.init
+    if hasattr(inits, "_no_grad_trunc_normal_"):
+        inits._no_grad_trunc_normal_ = lambda tensor, *_, **__: tensor
+
+
+def _positions_are_the_models_own() -> None:
+    """Have Transformers take sequences for single ones, as it finds them to be where positions have values.
+
+    It cannot tell for fake ones, and then makes a mask for each layer that a real run has not.
+    """
+    masks: Any = sys.modules.get("transformers.masking_utils")
+    if hasattr(masks, "find_packed_sequence_indices"):
+        masks.find_packed_sequence_indices = lambda *_, **__: None
+
+
 def _local_bytes(tensor: Any) -> int:
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     size: int = local.numel() * local.element_size()
@@ -209,6 +228,7 @@ def main(argv: list[str]) -> int:
 
     dist.init_process_group = fake
     _make_meshes_for_real()
+    _pass_over_values()
     sys.argv = argv[1:]
     sys.path[0] = str(Path(argv[1]).resolve().parent)
     try:
