@@ -9,7 +9,7 @@ import pytest
 
 from tests.runtime.gang import Gang
 
-STEPS = 40
+STEPS = 60
 # A float sum over three parts is another than that over four.
 TOLERANCE = 1e-4
 
