@@ -131,6 +131,11 @@ class RealCluster(ControlPlane):
         super().stop(keep_logs=keep_logs)
 
     @property
+    def control_network(self) -> str:
+        """The network namespace of the control plane, which pods reach at `networks.CONTROL_PLANE`."""
+        return self._control
+
+    @property
     def _network(self) -> str | None:
         return self._control
 
