@@ -21,6 +21,15 @@ SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 # What no JSON Schema can say, by the words in which the parser says it.
 PARSERS_ALONE = (
+    "`engine: kserve`",
+    "`engine: knative`",
+    "it is not said what it goes by",
+    "it is for Fairlead's own scaling",
+    "it is for the cluster's own autoscaler",
+    "it is set by a cluster's own autoscaler",
+    "a HorizontalPodAutoscaler asks none",
+    "a HorizontalPodAutoscaler keeps one",
+    "KEDA goes by `prometheus` here",
     "is out of bounds",
     "is finer than a thousandth",
     "is not a whole number of bytes",

@@ -42,6 +42,7 @@ def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> N
     stored = json.loads(to_json(Serving(name="chat", predictor="predict:Classifier", replicas=0, most_replicas=2)))
     assert stored["batching"] == {"max_batch_size": 32, "max_latency_s": 0.05}
     assert stored["scale"] == {
+        "by": None, "cpu": None, "external_metric": None, "replicas": None,
         "concurrency": 4.0, "latency_s": None, "queue": None, "prometheus": None, "schedule": {}, "shed": True,
         "window_s": 60.0, "idle_s": 300.0,
     }  # fmt: skip
