@@ -121,3 +121,19 @@ def test_an_object_with_fields_of_a_newer_version_still_reads() -> None:
 def test_an_object_that_is_none_of_ours_is_refused() -> None:
     with pytest.raises(InvalidSpec, match=r"v1 Pod is none of Training, .*Team, Pool"):
         read_object({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
+
+
+def rules_beside(schema: Any) -> Iterator[tuple[str, set[str]]]:
+    """The fields that rules are about, each with the properties that there are beside it."""
+    if isinstance(schema, dict):
+        for each in schema.get("x-kubernetes-validations", ()):
+            if "fieldPath" in each and "properties" in schema:
+                yield each["fieldPath"], set(schema["properties"])
+        for below in schema.values():
+            yield from rules_beside(below)
+
+
+def test_every_rule_is_about_a_field_that_its_kind_has() -> None:
+    found = [pair for each in definitions() for pair in rules_beside(each["spec"]["versions"][0]["schema"])]
+    assert len(found) > 20
+    assert [(path, there) for path, there in found if path.split(".")[1] not in there] == []

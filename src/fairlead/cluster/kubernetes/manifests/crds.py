@@ -208,8 +208,11 @@ def _section(section: Section) -> dict[str, Any]:
     required = [key.name for key in keys if key.required]
     if required:
         schema["required"] = required
-    rules = _RULES_OF_SECTIONS.get(section.type)
-    return schema | ({_RULES: rules()} if rules is not None else {})
+    rules = _RULES_OF_SECTIONS.get(section.type, list)()
+    # A kind may leave out a key of a section, and an API server refuses a rule of what is not there.
+    there = schema["properties"]
+    held = [each for each in rules if "fieldPath" not in each or each["fieldPath"].split(".")[1] in there]
+    return schema | ({_RULES: held} if held else {})
 
 
 def _key(key: Key, section: Section) -> dict[str, Any]:
