@@ -344,7 +344,7 @@ class SchedulingPass:
             assert self.first is not None, "nobody waits behind nobody"
             return wait(workload, explaining.behind(workload, self.first, self.rules.order), now)
         shape, known_to_fit = traits.shape, self.traits.known_to_fit
-        if spec.nodes > known_to_fit.get(shape, 0):
+        if traits.alike not in known_to_fit:
             never = why_never(spec, self.snapshot.nodes)
             if never is not None and (layout := _other_layout(spec, self.snapshot)) is not None:
                 return wait(workload, explaining.other_layout(never, layout), now)
@@ -353,7 +353,7 @@ class SchedulingPass:
                     return [change_to(workload, move(workload.status, Phase.FAILED, ever, now))]
                 return self._wait(workload, explaining.nodes_left(ever), fits_here=False)
             if never is None:
-                known_to_fit[shape] = spec.nodes
+                known_to_fit.add(traits.alike)
         if self.first is not None and self.rules.backfill is Backfill.NONE:
             return self._wait(workload, explaining.behind(workload, self.first, self.rules.order))
         exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
@@ -362,7 +362,7 @@ class SchedulingPass:
         refused = self.budgets.refusal(workload, end - now)
         if refused is not None:
             return wait(workload, refused, now)
-        fits_here = spec.nodes <= known_to_fit.get(shape, 0)
+        fits_here = traits.alike in known_to_fit
         if self.first is not None and self.is_asking:
             return self._wait(workload, explaining.behind(workload, self.first, self.rules.order), fits_here=fits_here)
         if not fits_here:

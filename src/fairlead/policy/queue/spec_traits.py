@@ -38,7 +38,8 @@ class SpecTraits:
     """The traits of runs on some nodes, worked out once for each spec.
 
     Attributes:
-        known_to_fit: For each shape, how many members would fit if nothing ran.
+        known_to_fit: Of runs that are alike, the numbers of those that would fit if nothing ran. A shape does not tell:
+            nodes may be closed to one for now and to another for good.
     """
 
     def __init__(self, nodes: tuple[Node, ...]) -> None:
@@ -46,7 +47,7 @@ class SpecTraits:
         self._whole = capacity(nodes)
         self._of: dict[str, Traits] = {}
         self._numbers: dict[Hashable, int] = {}
-        self.known_to_fit: dict[Shape, int] = {}
+        self.known_to_fit: set[int] = set()
 
     def of(self, workload: Workload) -> Traits:
         """The traits of a run as its spec is now."""
