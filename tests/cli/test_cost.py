@@ -53,7 +53,9 @@ def test_status_says_goodput_by_the_uses_of_the_bill(ran: Call) -> None:
     (row,) = [row for row in json.loads(ran("cost", "--json").out)["rows"] if row["run"] == "a"]
     told = json.loads(ran("status", "a", "--json").out)["goodput"]
     assert set(told["seconds"]) >= {use for use, amount in row["uses"].items() if amount > 1}
-    assert told["ratio"] == pytest.approx(row["uses"].get("productive", 0) / row["microusd"], abs=0.02)
+    # Of so short a run a micro-dollar is a part that counts.
+    ratio = row["uses"].get("productive", 0) / row["microusd"]
+    assert told["ratio"] == pytest.approx(ratio, abs=0.01 + 2 / row["microusd"])
     assert 0 <= told["waiting_s"] < 60
     assert " goodput " in ran("status", "a").out
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -217,9 +218,12 @@ def test_teams_show_what_they_may_hold_and_have_spent(world: World) -> None:
 
 def test_a_fleet_shows_its_clusters_where_runs_are_and_what_moved_and_why(world: World) -> None:
     copy = world.run("here", Phase.RUNNING)
-    gang = training("away", workdir=None, nodes=2, resources=Resources(gpu=GpuRequest(milli=8000)))
+    gang, since = (
+        training("away", workdir=None, nodes=2, resources=Resources(gpu=GpuRequest(milli=8000))),
+        time.time() - 3600,
+    )
     world.fleet(
-        of_fleet("away", spec=gang, stage=Stage.LEAVING, cluster="cloud", target="home", rented_since=NOW - 3600),
+        of_fleet("away", spec=gang, stage=Stage.LEAVING, cluster="cloud", target="home", rented_since=since),
         of_fleet("here", stage=Stage.PLACED, cluster="home", child=copy.uid),
         trouble="it has not answered in time",
     )

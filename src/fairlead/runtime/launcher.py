@@ -32,8 +32,9 @@ def _give_back() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "fairlead"]:
         del sys.modules[name]
     here = os.path.dirname(os.path.abspath(__file__))
-    for path in (os.path.dirname(here), here, _HOOK):
-        sys.path_importer_cache.pop(path, None)
+    for path in list(sys.path_importer_cache):
+        if path in (os.path.dirname(here), here) or path.startswith(here + os.sep):
+            del sys.path_importer_cache[path]
 
 
 _borrow()
