@@ -25,7 +25,7 @@ from benchmarks.baselines.orders import srsf, srtf
 from benchmarks.baselines.replay import Account, Answer, Policy, replay
 from benchmarks.baselines.tiresias import tiresias_l
 from benchmarks.data import folder_of
-from benchmarks.production import RULES, in_production
+from benchmarks.production import RULES, SHARES, in_production
 from fairlead.policy.gpu.stage_interleaving import speeds
 from fairlead.policy.selection.grouping import Grouping
 from fairlead.policy.selection.jobs import Job
@@ -142,7 +142,7 @@ def _print(
     if arguments.json:
         row = {
             "trace": trace,
-            "sharing": arguments.sharing,
+            "sharing": "on" if policy == SHARES else arguments.sharing,
             "policy": policy,
             "average_jct_s": round(figures.average_jct_s, 3),
             "p99_jct_s": round(figures.p99_jct_s, 3),

@@ -20,13 +20,15 @@ from fairlead.state.scheduling_policy import POLICIES
 from fairlead.state.snapshot import Phase
 from fairlead.traces.arrivals import Arrival
 
+# The policy by which all jobs may share GPUs.
+SHARES = "production-sharing"
 # By the name that `benchmarks.completion` gives them.
 RULES = {
     "production": POLICIES["default"],
     "production-shortest": POLICIES["shortest"],
     "production-preempting": POLICIES["preempting"],
     "production-least-work": POLICIES["least-work"],
-    "production-sharing": POLICIES["least-work"],
+    SHARES: POLICIES["least-work"],
 }
 POOL = Pool(
     name="v100",
@@ -55,7 +57,7 @@ def in_production(trace: Sequence[Submitted], policy: str, *, estimates: str = "
         estimates: ``known``; ``noisy``, declared wrong by up to 2 either way; or ``learnt``, declared by nobody.
     """
     chance = random.Random(seed)
-    shares = policy == "production-sharing"
+    shares = policy == SHARES
     arrivals = [_arrival(job, estimates, chance, shares=shares) for job in trace]
     outcome = simulate(arrivals, (POOL,), World(simulations=(SHARED if shares else ASSUMED,)), rules=RULES[policy])
     assert all(run.phase is Phase.SUCCEEDED for run in outcome.runs), "a run did not come to its end"
