@@ -15,7 +15,7 @@ with computing, and counts as ``pools``.
 from fairlead.errors import UnknownModel
 from fairlead.policy.strategy.memory import Moment, StageMemory
 from fairlead.policy.strategy.split import Recompute, Split
-from fairlead.policy.strategy.transformer import Transformer
+from fairlead.policy.strategy.transformer import FUSED_ACTIVATION, Transformer
 
 # Bytes of a parameter (arXiv 1910.02054, sec. 3.1, with fp32 parameters that are the master copy).
 PARAMETER, GRADIENT, MOMENTS, COMPUTED = 4, 4, 8, 2
@@ -43,12 +43,13 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
     norms, t = 2 * model.norm, split.tensor
     block = norms + (model.dense_parameters(0) - norms) / t
     tied_again = is_last and (not model.tied or not is_first)
-    root = (model.embedding if is_first else 0) + (model.norm if is_last else 0)
+    root = (model.embedding if is_first else 0) + (model.output if is_last else 0)
     root += model.vocabulary * model.hidden if tied_again else 0
     parameters = block * len(layers) + root
     shards = split.data if split.zero >= 2 else 1
     flying = _in_flight(split, stage)
-    kept = flying * (len(layers) * layer_cache(model, split, compiled=compiled) + _between(model, split, is_last))
+    cached = len(layers) * layer_cache(model, split, compiled=compiled) + _between(model, split, is_last)
+    kept = flying * (cached + (_embedding_cache(model, split) if is_first else 0)) + _images(model, split)
     output = model.vocabulary * model.hidden if is_last else 0
     computed, pools = _computed(split, flying, parameters, root, block, blocks=block * len(layers), output=output)
     # With one micro-batch nothing has a gradient yet at the end of forward; a pipeline shards gradients after its last.
@@ -56,8 +57,13 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
     # DDP's buckets hold gradients once more.
     buckets = GRADIENT * parameters if split.data > 1 and split.zero < 2 else 0.0
     # The foreach optimizer has a temporary of all parameters' size, when all activations are gone.
-    step = 2 * GRADIENT * parameters / shards - gradients - kept - computed
+    step = 2 * GRADIENT * parameters / shards - gradients - (kept - _images(model, split)) - computed
     moments = _moments(model, split, is_last, compiled, block)
+    if split.recompute is not Recompute.NONE and split.micro_batches == 1 and split.zero < 2:
+        # By the time that the first block is computed again, those after it have gradients, and their inputs are gone.
+        later = (len(layers) - 1) * (GRADIENT * block - layer_cache(model, split, compiled=compiled))
+        again = moments[1]
+        moments.append(Moment(temporaries=again.temporaries + GRADIENT * model.output + later))
     if split.pipeline > 1 and is_first and split.zero < 2:
         # The embedding, cast until forward is over.
         cast = COMPUTED * (model.embedding + model.sequence * split.micro_batch * model.hidden)
@@ -90,7 +96,8 @@ def _between(model: Transformer, split: Split, is_last: bool) -> float:
         return 0.0
     tokens = model.sequence * split.micro_batch
     if not is_last:
-        return COMPUTED * tokens * model.hidden
+        # What a block ends with a norm gives is kept by that.
+        return 0.0 if model.masked else COMPUTED * tokens * model.hidden
     received = split.micro_batches * model.hidden / _in_flight(split, split.pipeline - 1)
     return COMPUTED * tokens * (model.vocabulary + received)
 
@@ -129,18 +136,40 @@ def layer_cache(model: Transformer, split: Split, *, compiled: bool = False) -> 
     return tokens * (norms + 2 * (2 * inner + 2 * kv + mlp) / t) + logarithms
 
 
+def _mlp_backward(model: Transformer, tokens: int, t: int) -> float:
+    """Bytes that backward of an MLP takes: gradients of what it was given and of its inner width, and of a weight."""
+    if model.gated or model.activation_kept != FUSED_ACTIVATION:
+        return COMPUTED * tokens * (model.hidden + 2 * model.width / t)
+    # What came out of the activation goes before its gradient comes; what went into a norm after it has gone before.
+    given = 0 if model.masked else tokens * model.hidden
+    return COMPUTED * (given + (tokens + model.hidden) * model.width / t)
+
+
+def _embedding_cache(model: Transformer, split: Split) -> float:
+    """Bytes that what comes before the first block keeps of a micro-batch: for its norm, or images in bf16."""
+    tokens = model.sequence * split.micro_batch
+    of_norm = tokens * (model.norm_kept * model.hidden + 8) if model.masked else 0
+    return of_norm + COMPUTED * model.image * split.micro_batch
+
+
+def _images(model: Transformer, split: Split) -> float:
+    """Bytes of a step's images, in fp32, which are there on all stages; tokens are too small to count."""
+    return 4 * model.image * split.micro_batch * split.micro_batches
+
+
 def _moments(model: Transformer, split: Split, is_last: bool, compiled: bool, block: float) -> list[Moment]:
     tokens, t, h = model.sequence * split.micro_batch, split.tensor, model.hidden
-    found = [Moment(temporaries=2 * tokens * (2 * h + 2 * model.width / t))]
+    found = [Moment(temporaries=2 * tokens * h + _mlp_backward(model, tokens, t))]
     if split.recompute is not Recompute.NONE:
         # The block that is computed again, on top of what the others keep.
         whole = Split(tensor=t, micro_batch=split.micro_batch)
         again = layer_cache(model, whole) - layer_cache(model, split, compiled=compiled)
         again += COMPUTED * block if split.zero < 2 else 0
-        found.append(Moment(temporaries=again + 2 * tokens * (h + 2 * model.width / t)))
-    if is_last and model.vocabulary:
+        found.append(Moment(temporaries=again + _mlp_backward(model, tokens, t)))
+    if is_last:
         # The loss in fp32: log-softmax, its gradient and the gradient of the logits (torch, `_log_softmax_backward`).
-        # Besides, what the last norm keeps.
-        norm = tokens * (model.norm_kept * h + 8)
-        found.append(Moment(temporaries=norm, logits=12 * tokens * model.vocabulary))
+        # Besides, what the last norm keeps, and the activation before a masked model's.
+        norm = tokens * ((model.norm_kept + (COMPUTED if model.masked else 0)) * h + 8)
+        logits = 12 * (tokens * model.vocabulary + split.micro_batch * model.classes)
+        found.append(Moment(temporaries=norm, logits=logits))
     return found

@@ -75,6 +75,11 @@ class Transformer:
         biases: Whether linear layers and norms have biases.
         tied: Whether output and input embedding are one.
         positions: Learned positions; 0 where they are rotary.
+        segments: Kinds of tokens that are embedded too (BERT, arXiv 1810.04805, sec. 3).
+        patch: Values of a patch of an image, which is embedded by a product; 0 for text.
+        classes: Classes of an image, told by the class token; 0 for text.
+        masked: Whether it is a masked language model like BERT: norms after attention and MLP and after the embedding,
+            and a dense layer with a norm before the output (arXiv 1810.04805, sec. 3.1).
         norm_kept: Bytes that a norm keeps for backward of each element of its input: input and output in bf16.
         activation_kept: Times that an MLP without a gate keeps its inner width for backward.
         latent: Latent attention; None for the usual one.
@@ -93,6 +98,10 @@ class Transformer:
     biases: bool = False
     tied: bool = False
     positions: int = 0
+    segments: int = 0
+    patch: int = 0
+    classes: int = 0
+    masked: bool = False
     norm_kept: int = FUSED_NORM
     activation_kept: int = FUSED_ACTIVATION
     latent: LatentAttention | None = None
@@ -150,14 +159,28 @@ class Transformer:
 
     @property
     def embedding(self) -> int:
-        """Parameters of the input embedding, with learned positions."""
-        return (self.vocabulary + self.positions) * self.hidden
+        """Parameters of what comes before the first block: embeddings, of patches too, and a norm after them."""
+        # Patches have a bias and the class's token besides.
+        of_patches = (self.patch + 2) * self.hidden if self.patch else 0
+        embedded = (self.vocabulary + self.positions + self.segments) * self.hidden
+        return embedded + of_patches + (self.norm if self.masked else 0)
+
+    @property
+    def output(self) -> int:
+        """Parameters of what comes after the last block, but for the weights of tokens, which may be the embedding."""
+        of_masked = self.hidden * (self.hidden + 1) + self.vocabulary if self.masked else 0
+        return self.norm + of_masked + (self.hidden + 1) * self.classes
+
+    @property
+    def image(self) -> int:
+        """Values of an image; 0 for text."""
+        return self.patch * (self.positions - 1) if self.patch else 0
 
     @property
     def parameters(self) -> int:
         """All parameters."""
         blocks = sum(self.dense_parameters(each) + self.expert_parameters(each) for each in range(self.layers))
-        return blocks + self.embedding + self.norm + (0 if self.tied else self.vocabulary * self.hidden)
+        return blocks + self.embedding + self.output + (0 if self.tied else self.vocabulary * self.hidden)
 
 
 def hugging_face(config: Mapping[str, Any], sequence: int | None = None) -> Transformer:
@@ -173,6 +196,7 @@ def hugging_face(config: Mapping[str, Any], sequence: int | None = None) -> Tran
     kind = str(text.get("model_type", ""))
     longest = _number(text, "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", default=0)
     patches = _patches(text)
+    masked = kind in {"bert", "roberta"}
     old = kind in {"gpt2", "bert", "roberta", "vit", "gpt_neox", "opt", "distilbert", "electra"}
     vocabulary = 0 if patches else _number(text, "vocab_size")
     width = text.get("intermediate_size") or text.get("n_inner") or text.get("ffn_dim") or WIDTH_FACTOR * hidden
@@ -190,6 +214,10 @@ def hugging_face(config: Mapping[str, Any], sequence: int | None = None) -> Tran
         biases=old,
         tied=bool(text.get("tie_word_embeddings", kind in {"gpt2", "bert", "roberta"})),
         positions=patches or (longest if learned else 0),
+        segments=_number(text, "type_vocab_size", default=2 if kind == "bert" else 1) if masked else 0,
+        patch=int(text.get("num_channels", 3)) * int(text["patch_size"]) ** 2 if patches else 0,
+        classes=len(text.get("id2label") or "01") if patches else 0,
+        masked=masked,
         norm_kept=WRITTEN_OUT_NORM if "rms_norm_eps" in text else FUSED_NORM,
         activation_kept=WRITTEN_OUT_ACTIVATION if _activation(text, kind) == "gelu_new" else FUSED_ACTIVATION,
         latent=_latent(text),
