@@ -1,0 +1,48 @@
+"""The memory of Hugging Face's models is estimated as a trace of their steps counts it, under every split."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.control.step_tracing import trace
+from fairlead.policy.strategy import torch_memory
+from fairlead.policy.strategy.resolution import resolve, split_of
+from fairlead.policy.strategy.transformer import hugging_face
+from fairlead.specs.parallel import Parallel, Recomputed, Shard
+from tests.builders import training
+from tests.frameworks.environments import interpreter_with
+
+pytestmark = [pytest.mark.slow, pytest.mark.frameworks, pytest.mark.torch]
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).with_name("traced_models.py")
+SEQUENCE = 512
+PLAIN = (1, Parallel(batch=8, micro_batch=4))
+RECOMPUTED = (1, Parallel(batch=8, micro_batch=8, recompute=Recomputed.FULL))
+REPLICAS = (4, Parallel(data=4, batch=32, micro_batch=8))
+SHARDED = (4, Parallel(data=4, shard=Shard.PARAMETERS, batch=32, micro_batch=8))
+GRADIENTS = (4, Parallel(data=4, shard=Shard.GRADIENTS, batch=64, micro_batch=8))
+TENSOR = (2, Parallel(tensor=2, batch=8, micro_batch=8))
+PIPELINE = (2, Parallel(pipeline=2, batch=16, micro_batch=4))
+ALL = (PLAIN, RECOMPUTED, REPLICAS, SHARDED, GRADIENTS, TENSOR, PIPELINE)
+# Of images a block's parameters gathered, and what a last stage makes of them, are a part that is not estimated yet.
+OF_IMAGES = tuple(each for each in ALL if each not in (SHARDED, PIPELINE))
+
+
+@pytest.mark.parametrize(("model", "splits"), [("llama", ALL), ("gpt2", ALL), ("bert", ALL), ("vit", OF_IMAGES)])
+def test_the_estimate_is_what_is_counted(model: str, splits: tuple[tuple[int, Parallel], ...]) -> None:
+    python = interpreter_with("huggingface")
+    told = subprocess.run(
+        [str(python), str(PROGRAM), "config", model], capture_output=True, text=True, timeout=300, check=True
+    )
+    config: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+    transformer = hugging_face(config, None if model == "vit" else SEQUENCE)
+    for nodes, asked in splits:
+        spec = training(run=f"{python} {PROGRAM} {model}", env={"PYTHONPATH": str(ROOT)}, nodes=nodes, parallel=asked)
+        parallel = resolve(spec, None).parallel
+        estimates = torch_memory.stages(transformer, split_of(parallel))
+        for found in trace(replace(spec, parallel=parallel), ROOT):
+            assert estimates[found.stage].allocated == pytest.approx(found.peak_bytes, rel=0.01), (asked, found)
