@@ -251,7 +251,8 @@ def test_an_upgrade_restarts_nothing_loses_no_second_and_fails_no_request(
     rounds.append(asking.ask(10))
     assert all(set(each) <= {"200 r1", "again"} for each in rounds), rounds
 
-    assert pods(cluster) == was, "a run was started again"
+    # How many replicas serve follows the requests; none of those that did, and no rank, is another one.
+    assert pods(cluster).items() >= was.items(), "a run was started again"
     assert is_waiting(cluster), the_object(cluster, "Training", "waits")["status"]
     listed: Mapping[str, Any] = {
         each["name"]: each for each in json.loads(newer(desk, "status", "--all", "--json").out)
