@@ -20,6 +20,7 @@ from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeep
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.ledger_tables import holder_of
 from fairlead.errors import ClusterError
 from fairlead.policy.decide import decide
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
@@ -224,6 +225,21 @@ def published(tmp_path: Path) -> tuple[Callable[[float], int], Kept]:
         return len(jobs)
 
     return look, server
+
+
+def test_a_pod_is_charged_from_when_its_object_came_however_late_that_was(tmp_path: Path) -> None:
+    view = no_nodes()
+    view.nodes.put(a_node(1, "2.5"))
+    keeper, holder = LedgerKeeper(view, str(tmp_path / "ledger.db")), holder_of("u", training("a"))
+    placed = Pod(
+        uid="u-0-0", workload_uid="u", attempt=0, index=0, node="n", grant=Grant(),
+        phase=PodPhase.CREATED, created_at=NOW,
+    )  # fmt: skip
+    first = keeper._held(placed, holder, None)
+    there = keeper._held(replace(placed, phase=PodPhase.RUNNING, created_at=NOW + 1.2), holder, first)
+    # Of one whose object is gone again nobody but the ledger knows it.
+    gone = keeper._held(replace(placed, phase=PodPhase.FAILED, created_at=NOW + 90.0), holder, there)
+    assert [each.pod.created_at for each in (first, there, gone) if each is not None] == [NOW, NOW + 1.2, NOW + 1.2]
 
 
 def test_the_last_seconds_of_a_day_are_shown_when_it_is_over(tmp_path: Path) -> None:

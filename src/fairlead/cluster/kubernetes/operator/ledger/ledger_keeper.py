@@ -458,10 +458,12 @@ class LedgerKeeper:
         if known is not None and known.pod.node == pod.node:
             was = known.pod
             # Of an earlier start the grant is known no more, and of a pod whose object is gone not even when it began.
+            # One that had no object yet began when its object did, which a busy API server makes later.
+            has_come = was.phase is PodPhase.CREATED and pod.phase is not PodPhase.CREATED
             pod = replace(
                 pod,
                 grant=was.grant,
-                created_at=min(was.created_at, pod.created_at),
+                created_at=pod.created_at if has_come else min(was.created_at, pod.created_at),
                 started_at=was.started_at if pod.started_at is None else pod.started_at,
             )
             return replace(known, pod=pod)
