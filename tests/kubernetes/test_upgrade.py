@@ -126,7 +126,7 @@ def deployments(cluster: RealCluster) -> list[dict[str, Any]]:
 
 
 def runs_everywhere(cluster: RealCluster, image: str) -> bool:
-    """Whether all that is installed runs from an image, and nothing of another one is left."""
+    """Return whether all that is installed runs from an image, and nothing of another one is left."""
     there = deployments(cluster)
     pods = [
         pod
@@ -187,7 +187,7 @@ def is_charged(database: PostgresServer, uid: str) -> bool:
 
 
 def lives(cluster: RealCluster, run: str) -> dict[str, list[tuple[int, int]]]:
-    """When the pods of a run that is over began and ended, by node, as the API server has it."""
+    """Return when the pods of a run that is over began and ended, by node, as the API server has it."""
     found: dict[str, list[tuple[int, int]]] = {}
     for pod in cluster.request("GET", f"/api/v1/namespaces/{SPACE}/pods")["items"]:
         if pod["metadata"]["name"].startswith(f"{run}-"):

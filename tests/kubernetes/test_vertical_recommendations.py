@@ -1,4 +1,4 @@
-"""What a vertical autoscaler recommends for a program becomes what a run of it asks for; its controller is played."""
+"""The recommendation of a vertical autoscaler becomes what a run of a program asks for; its controller is played."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What becomes of an endpoint that an engine serves: which revision that is given, and what is told of it."""
+"""An endpoint that an engine serves: which revision that is given, and what is told of it."""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,4 +1,4 @@
-"""What the queue keeps of specs from pass to pass: it follows the spec, and is equal for runs that ask for the same."""
+"""The queue keeps traits from pass to pass: they follow the spec, and are equal for runs that ask for the same."""
 
 from dataclasses import replace
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from fairlead.specs.engines import NO_PRIORITY, refusal
+
 if TYPE_CHECKING:
     from fairlead.specs.serving import Serving
 
@@ -29,7 +31,6 @@ MAKES_PODS = "makes the pods"
 NO_IMAGE = "give the `image` that has the server and all that it needs"
 NO_WORKDIR = "no files go along; put them into the image, and leave `workdir` out"
 NO_SETUP = "there is no `setup` step; put what it does into the image"
-NO_PRIORITY = "its queue has an order of its own; leave `priority` out"
 NO_CAPACITY = "`capacity` cannot choose their nodes; leave it out"
 ANSWERS = "answers requests without Fairlead's gateway"
 NO_ACCESS = "nobody asks for keys; leave `access` out"
@@ -46,9 +47,9 @@ def endpoint_engine_problems(spec: "Serving") -> Iterable[tuple[str, str]]:
     if engine is None:
         return
     default = type(spec)(name="default", run="serve")
-    yield from ((key, _said(engine, verb, why)) for key, verb, why in _of_all(spec, default))
+    yield from ((key, refusal(engine, verb, why)) for key, verb, why in _of_all(spec, default))
     own = _of_kserve if engine is EndpointEngine.KSERVE else _of_knative
-    yield from ((key, _said(engine, verb, why)) for key, verb, why in own(spec, default))
+    yield from ((key, refusal(engine, verb, why)) for key, verb, why in own(spec, default))
 
 
 def _of_all(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str]]:
@@ -133,7 +134,3 @@ def _of_knative(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str,
         yield "resources", "does not choose nodes", "ask for a number of GPUs, such as `gpu: 1`"
     if spec.kubernetes != default.kubernetes:
         yield "kubernetes", "takes few fields of a pod", "leave `kubernetes` out"
-
-
-def _said(engine: EndpointEngine, verb: str, why: str) -> str:
-    return f"`engine: {engine}` {verb}: {why}"

@@ -58,30 +58,31 @@ def engine_problems(spec: "Training") -> Iterable[tuple[str, str]]:
     if len(spec.name) > NAME_MOST:
         yield "name", f"with `engine` it has at most {NAME_MOST} characters, as pods are named after it; shorten it"
     if spec.most_nodes is not None:
-        yield "most_nodes", _said(engine, PLACES, NO_SPAN)
+        yield "most_nodes", refusal(engine, PLACES, NO_SPAN)
     if spec.capacity.auto:
-        yield "capacity", _said(engine, PLACES, "`spot: auto` cannot choose its nodes; leave it out")
+        yield "capacity", refusal(engine, PLACES, "`spot: auto` cannot choose its nodes; leave it out")
     if spec.capacity.max_price is not None:
-        yield "capacity", _said(engine, PLACES, NO_PRICE)
+        yield "capacity", refusal(engine, PLACES, NO_PRICE)
     if spec.priority:
-        yield "priority", _said(engine, PLACES, NO_PRIORITY)
+        yield "priority", refusal(engine, PLACES, NO_PRIORITY)
     gpu = spec.resources.gpu
     if gpu is not None and gpu.milli % 1000:
-        yield "resources", _said(engine, PLACES, "a share of a GPU cannot be found for it; ask for whole GPUs")
+        yield "resources", refusal(engine, PLACES, "a share of a GPU cannot be found for it; ask for whole GPUs")
     if engine in LAUNCHES_ITSELF:
         yield from _launching_problems(spec, engine)
 
 
 def _launching_problems(spec: "Training", engine: Engine) -> Iterable[tuple[str, str]]:
     if spec.image is None:
-        yield "image", _said(engine, STARTS, NO_IMAGE)
+        yield "image", refusal(engine, STARTS, NO_IMAGE)
     if spec.framework is not None:
-        yield "framework", _said(engine, STARTS, NO_FRAMEWORK)
+        yield "framework", refusal(engine, STARTS, NO_FRAMEWORK)
     if spec.setup is not None and engine is Engine.MPIJOB:
-        yield "setup", _said(engine, STARTS, NO_SETUP)
+        yield "setup", refusal(engine, STARTS, NO_SETUP)
     if spec.parallel is not None:
-        yield "parallel", _said(engine, STARTS, NO_SPLIT)
+        yield "parallel", refusal(engine, STARTS, NO_SPLIT)
 
 
-def _said(engine: Engine, verb: str, why: str) -> str:
+def refusal(engine: StrEnum, verb: str, why: str) -> str:
+    """Say what a run or an endpoint cannot have at an engine, whose `verb` says what it does itself."""
     return f"`engine: {engine}` {verb}: {why}"

@@ -200,7 +200,7 @@ class Autoscaler(StrEnum):
 
 NO_AUTOSCALER = "it is set by a cluster's own autoscaler; give `by: hpa` or `by: keda`, or leave it out"
 AUTOSCALERS = {Autoscaler.HPA: "HorizontalPodAutoscaler", Autoscaler.KEDA: "ScaledObject"}
-"""What each is given, as people call it."""
+"""The object that each is given, as people call it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ CHECK = "check inter 2s fastinter 200ms downinter 500ms rise 1 fall 1 observe la
 DOOR_MORE_S = 10.0
 """The door tells of its time-outs itself."""
 DOOR, FALLBACK = "door.sock", "fallback.sock"
-"""Where the door listens, in the directory that haproxy runs in: for requests as they came, and for those that were
+"""The door's sockets, in the directory that haproxy runs in: for requests as they came, and for those that were
 meant for a replica that is gone by now.
 """
 _REQUEST_ID = "^[A-Za-z0-9._:/+=-]{1,128}$"

@@ -335,7 +335,8 @@ class SchedulingPass:
         end = now + self.durations.length_s(workload, now, traits.kind)
         if self.selected is not None or self.round is not None:
             chosen = self.selected.chosen if self.selected is not None else self.openings.seats
-            stuck = workload.uid not in {*chosen, *self.owed} and (traits.alike, 0.0) in self.stuck
+            is_first = workload.uid in chosen or workload.uid in self.owed
+            stuck = not is_first and (traits.alike, 0.0) in self.stuck
         else:
             stuck = (traits.alike, end) in self.stuck and workload.uid not in self.owed
         if stuck and (self.selected is not None or self.round is not None):

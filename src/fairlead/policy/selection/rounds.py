@@ -29,6 +29,7 @@ from fairlead.policy.selection.knapsack import choose
 from fairlead.policy.selection.selection import (
     MOST_GPUS,
     Candidate,
+    Candidates,
     candidates_of,
     densest_first,
     held_of,
@@ -127,7 +128,8 @@ def current(
     if now >= due_at and (is_settled or now >= due_at + PATIENCE_S):
         slowdowns = slowdowns_of(snapshot.workloads, snapshot.completed)
         may = [each for each in waiting if wants_gpus(each) and not refused(each)]
-        return _make(snapshot, may, holders, pods, standing, ledger, fixed, slowdowns)
+        found = candidates_of(snapshot, may, holders, pods, standing, ledger, fixed, slowdowns)
+        return _make(snapshot, found, holders, pods, standing, fixed, slowdowns)
     assigned = {
         each.uid: each.status.assigned
         for each in (*waiting, *holders)
@@ -154,17 +156,15 @@ def _has_news(snapshot: Snapshot, waiting: Sequence[Workload], holders: Sequence
 
 def _make(
     snapshot: Snapshot,
-    waiting: Sequence[Workload],
+    found: Candidates,
     holders: Sequence[Workload],
     pods: Mapping[str, Sequence[Pod]],
     standing: Standing,
-    ledger: Ledger,
     fixed: Set[str],
     slowdowns: Slowdowns,
 ) -> Round:
     """Choose a round."""
     now, homes = standing.now, homes_of(tuple(snapshot.nodes))
-    found = candidates_of(snapshot, waiting, holders, pods, standing, ledger, fixed, slowdowns)
     ordered = densest_first(found.everybody)
     num_gpus = num_gpus_of_one_cell(ordered, homes, held_of(found, homes))
     groups = choose([each.job for each in ordered], num_gpus or 0, Grouping(slowdowns.speeds))

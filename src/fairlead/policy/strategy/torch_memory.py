@@ -49,7 +49,7 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
     shards = split.data if split.zero >= 2 else 1
     flying = _in_flight(split, stage)
     cached = len(layers) * layer_cache(model, split, compiled=compiled) + _between(model, split, is_last)
-    kept = flying * (cached + (_embedding_cache(model, split) if is_first else 0)) + _images(model, split)
+    cached = flying * (cached + (_embedding_cache(model, split) if is_first else 0))
     output = model.vocabulary * model.hidden if is_last else 0
     computed, pools = _computed(split, flying, parameters, root, block, blocks=block * len(layers), output=output)
     # With one micro-batch nothing has a gradient yet at the end of forward; a pipeline shards gradients after its last.
@@ -57,13 +57,8 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
     # DDP's buckets hold gradients once more.
     buckets = GRADIENT * parameters if split.data > 1 and split.zero < 2 else 0.0
     # The foreach optimizer has a temporary of all parameters' size, when all activations are gone.
-    step = 2 * GRADIENT * parameters / shards - gradients - (kept - _images(model, split)) - computed
-    moments = _moments(model, split, is_last, compiled, block)
-    if split.recompute is not Recompute.NONE and split.micro_batches == 1 and split.zero < 2:
-        # By the time that the first block is computed again, those after it have gradients, and their inputs are gone.
-        later = (len(layers) - 1) * (GRADIENT * block - layer_cache(model, split, compiled=compiled))
-        again = moments[1]
-        moments.append(Moment(temporaries=again.temporaries + GRADIENT * model.output + later))
+    step = 2 * GRADIENT * parameters / shards - gradients - cached - computed
+    moments = _moments(model, split, is_last, compiled, block, len(layers))
     if split.pipeline > 1 and is_first and split.zero < 2:
         # The embedding, cast until forward is over.
         cast = COMPUTED * (model.embedding + model.sequence * split.micro_batch * model.hidden)
@@ -73,7 +68,7 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
         parameters=PARAMETER * parameters / shards,
         gradients=gradients,
         optimizer=MOMENTS * parameters / shards,
-        activations=kept,
+        activations=cached + _images(model, split),
         logits=worst.logits,
         temporaries=worst.temporaries,
         buffers=computed + buckets,
@@ -157,7 +152,9 @@ def _images(model: Transformer, split: Split) -> float:
     return 4 * model.image * split.micro_batch * split.micro_batches
 
 
-def _moments(model: Transformer, split: Split, is_last: bool, compiled: bool, block: float) -> list[Moment]:
+def _moments(
+    model: Transformer, split: Split, is_last: bool, compiled: bool, block: float, layers: int
+) -> list[Moment]:
     tokens, t, h = model.sequence * split.micro_batch, split.tensor, model.hidden
     found = [Moment(temporaries=2 * tokens * h + _mlp_backward(model, tokens, t))]
     if split.recompute is not Recompute.NONE:
@@ -165,7 +162,12 @@ def _moments(model: Transformer, split: Split, is_last: bool, compiled: bool, bl
         whole = Split(tensor=t, micro_batch=split.micro_batch)
         again = layer_cache(model, whole) - layer_cache(model, split, compiled=compiled)
         again += COMPUTED * block if split.zero < 2 else 0
-        found.append(Moment(temporaries=again + _mlp_backward(model, tokens, t)))
+        again += _mlp_backward(model, tokens, t)
+        found.append(Moment(temporaries=again))
+        if split.micro_batches == 1 and split.zero < 2:
+            # By the time that the first block is computed again, those after it have gradients; their inputs are gone.
+            later = (layers - 1) * (GRADIENT * block - layer_cache(model, split, compiled=compiled))
+            found.append(Moment(temporaries=again + GRADIENT * model.output + later))
     if is_last:
         # The loss in fp32: log-softmax, its gradient and the gradient of the logits (torch, `_log_softmax_backward`).
         # Besides, what the last norm keeps, and the activation before a masked model's.
