@@ -238,8 +238,13 @@ def test_a_pod_is_charged_from_when_its_object_came_however_late_that_was(tmp_pa
     first = keeper._held(placed, holder, None)
     there = keeper._held(replace(placed, phase=PodPhase.RUNNING, created_at=NOW + 1.2), holder, first)
     # Of one whose object is gone again nobody but the ledger knows it.
-    gone = keeper._held(replace(placed, phase=PodPhase.FAILED, created_at=NOW + 90.0), holder, there)
+    lost = replace(placed, phase=PodPhase.LOST, created_at=NOW + 90.0)
+    gone = keeper._held(lost, holder, there)
     assert [each.pod.created_at for each in (first, there, gone) if each is not None] == [NOW, NOW + 1.2, NOW + 1.2]
+    # An operator that has just begun knows it from the ledger alone, as one that may have no object yet.
+    inherited = keeper._held(lost, holder, first)
+    assert inherited is not None
+    assert inherited.pod.created_at == NOW
 
 
 def test_the_last_seconds_of_a_day_are_shown_when_it_is_over(tmp_path: Path) -> None:

@@ -459,7 +459,8 @@ class LedgerKeeper:
             was = known.pod
             # Of an earlier start the grant is known no more, and of a pod whose object is gone not even when it began.
             # One that had no object yet began when its object did, which a busy API server makes later.
-            has_come = was.phase is PodPhase.CREATED and pod.phase is not PodPhase.CREATED
+            is_gone = pod.phase.is_final and not pod.exits
+            has_come = was.phase is PodPhase.CREATED and pod.phase is not PodPhase.CREATED and not is_gone
             pod = replace(
                 pod,
                 grant=was.grant,
