@@ -1,11 +1,12 @@
 """The page of `fairlead ui` with many runs kept: a whole server process, asked over loopback.
 
-    python -m benchmarks.ui [--runs 100000] [--calls 15] [--json]
+    python -m benchmarks.ui [--runs 100000] [--calls 15] [--playwright PYTHON] [--json]
 
 `first` is from a request until the last byte of the page of runs, which needs no script to be painted; an event is
 timed from its commit until the page that shows it has arrived by the stream that an open page listens to. `cpu` is the
 server's processor time a call, which a busy machine changes least. Memory is its resident set after all of that, idle
-processor time that of 10 seconds with one page open and nothing to tell.
+processor time that of 10 seconds with one page open and nothing to tell. With a Python that has Playwright, and
+Chromium on PATH, the first contentful paint is timed too, each in a new context as a newcomer's browser has it.
 Bars: a first page within 150 ms, an event within 200 ms, less than 60 MB.
 """
 
@@ -14,6 +15,7 @@ import fcntl
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,12 +56,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100_000, help="finished runs in the store (default 100000)")
     parser.add_argument("--calls", type=int, default=15, help="calls of each view, and events (default 15)")
+    parser.add_argument(
+        "--playwright", metavar="PYTHON", help="a Python with Playwright, to time Chromium's first paint"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fairlead-benchmark-") as directory:
         home = Path(directory)
         fill(home, arguments.runs)
-        told = measure(home, arguments.calls)
+        told = measure(home, arguments.calls, arguments.playwright)
     told = {"runs": arguments.runs, "load": os.getloadavg()[0], **told, "bars": BARS}
     if arguments.json:
         print(json.dumps(told))
@@ -69,6 +74,8 @@ def main() -> None:
     for name, took in told["views_ms"].items():
         cpu = told["views_cpu_ms"][name]
         print(f"{name:<36}{took[0]:>8.0f}{median(took[1:]):>8.0f}{max(took[1:]):>8.0f}{cpu:>8.0f}")
+    for path, took in told["paint_ms"].items():
+        print(f"{'first paint of ' + path:<36}{took[0]:>8.0f}{median(took):>8.0f}{max(took):>8.0f}")
     events = told["events_ms"]
     print(f"{'an event, until it has arrived':<36}{events[0]:>8.0f}{median(events):>8.0f}{max(events):>8.0f}")
     print(f"memory {told['memory_mb']:.1f} MB, idle {told['idle_percent']:.2f} % of a core with one page open")
@@ -111,7 +118,7 @@ def fill(home: Path, runs: int) -> None:
     cluster.close()
 
 
-def measure(home: Path, calls: int) -> dict[str, Any]:
+def measure(home: Path, calls: int, playwright: str | None) -> dict[str, Any]:
     """What a server of its own takes."""
     argv = [sys.executable, "-m", "fairlead.cli.main", "ui", "--port", "0", "--json"]
     # A lock that is held keeps a supervisor away, which would find a run without pods and start it again.
@@ -128,6 +135,7 @@ def measure(home: Path, calls: int) -> dict[str, Any]:
                 before = cpu_s(process.pid)
                 views[name] = [call(port, path.format(uid=RUNNING_UID)) for _ in range(calls)]
                 processor[name] = 1000 * (cpu_s(process.pid) - before) / calls
+            paint = {} if playwright is None else painted(playwright, port, calls)
             events, idle = stream(port, cluster.store, process.pid, calls)
             memory = resident_mb(process.pid)
             process.send_signal(signal.SIGINT)
@@ -138,9 +146,21 @@ def measure(home: Path, calls: int) -> dict[str, Any]:
     os.close(held)
     first = views["runs"][0]
     return {
-        "first_ms": first, "views_ms": views, "views_cpu_ms": processor, "events_ms": events, "memory_mb": memory,
-        "idle_percent": idle,
+        "first_ms": first, "views_ms": views, "views_cpu_ms": processor, "paint_ms": paint, "events_ms": events,
+        "memory_mb": memory, "idle_percent": idle,
     }  # fmt: skip
+
+
+def painted(playwright: str, port: int, calls: int) -> dict[str, list[float]]:
+    """Milliseconds until Chromium has painted something, for some addresses."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("There is no chromium on PATH; Debian's package of that name has it.")
+    paths = ["/", "/queue", f"/runs/{RUNNING_UID}"]
+    argv = [playwright, str(Path(__file__).with_name("painting.py")), chromium, str(calls), f"http://127.0.0.1:{port}"]
+    ended = subprocess.run([*argv, *paths], capture_output=True, text=True, timeout=10 * PATIENCE_S, check=True)
+    found: dict[str, list[float]] = json.loads(ended.stdout)
+    return found
 
 
 def call(port: int, path: str) -> float:

@@ -1,6 +1,8 @@
 """The page over HTTP: who is answered, with which headers, and how a change comes to an open page."""
 
 import asyncio
+import base64
+import hashlib
 import json
 import threading
 from collections.abc import Awaitable, Callable
@@ -34,7 +36,7 @@ def serving(home: Path, ask: Callable[[Client], Awaitable[None]]) -> None:
 
 def test_every_answer_has_the_headers_that_keep_it_apart(world: World) -> None:
     async def ask(client: Client) -> None:
-        for path in ("/", "/nothing", "/?state=x", "/static/app.js", "/static/style.css", "/static/icon.svg", "/live"):
+        for path in ("/", "/nothing", "/?state=x", "/static/app.js", "/static/icon.svg", "/live"):
             async with client.get(path) as answer:
                 assert answer.headers["X-Content-Type-Options"] == "nosniff", path
                 policy = answer.headers["Content-Security-Policy"]
@@ -43,6 +45,19 @@ def test_every_answer_has_the_headers_that_keep_it_apart(world: World) -> None:
                 assert "frame-ancestors 'none'" in policy
                 assert "Access-Control-Allow-Origin" not in answer.headers
                 assert answer.headers["Referrer-Policy"] == "same-origin"
+
+    serving(world.cluster.home.path, ask)
+
+
+def test_a_page_carries_its_style_which_the_policy_lets_in_by_its_hash(world: World) -> None:
+    async def ask(client: Client) -> None:
+        async with client.get("/") as answer:
+            policy, text = answer.headers["Content-Security-Policy"], await answer.text()
+        style = text.partition("<style>")[2].partition("</style>")[0]
+        assert "prefers-color-scheme" in style
+        told = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        assert f"style-src 'sha256-{told}';" in policy
+        assert 'rel="stylesheet"' not in text
 
     serving(world.cluster.home.path, ask)
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fairlead.text.quantities import describe_duration
+from fairlead.web import stylesheet
 from fairlead.web.addresses import MENU
 from fairlead.web.phases import shape_of
 from fairlead.web.view import Answer
@@ -42,7 +43,7 @@ class Rendered:
         """The whole page; a reader that is named may sign out."""
         return environment().get_template("page.html").render(
             title=self.title, main=Markup(self.main), digest=self.digest, path=path, trouble=trouble, menu=MENU,
-            reader=reader, style=version("style.css"), script=version("app.js"),
+            reader=reader, style=Markup(stylesheet.TEXT), script=version("app.js"),
         )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def refusal(title: str, message: str) -> Rendered:
 
 def sign_in(message: str | None) -> str:
     """The page on which somebody says who they are."""
-    return environment().get_template("sign_in.html").render(message=message, style=version("style.css"))
+    return environment().get_template("sign_in.html").render(message=message, style=Markup(stylesheet.TEXT))
 
 
 @cache

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from fairlead.web import stylesheet
+
 HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 """Names by which a browser on this machine, or one behind a tunnel to it, knows the page."""
 
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        f"default-src 'none'; script-src 'self'; style-src {stylesheet.SOURCE}; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",

@@ -40,7 +40,7 @@ ASK_AGAIN_S = 5.0
 GRACE_S = 0.5
 PROBES = ("/livez", "/readyz")
 M_ARENA_MAX = -8  # of malloc.h
-STATIC = {"app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+STATIC = {"app.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
