@@ -96,6 +96,26 @@ def test_what_has_nothing_to_preload_needs_no_launcher(launchers: Spawned, tmp_p
     assert launchers.made == []
 
 
+def test_runs_of_a_parent_with_nothing_to_preload_share_a_launcher_from_the_second_on(
+    launchers: Spawned, tmp_path: Path
+) -> None:
+    started: list[int] = []
+    for number in range(4):
+        spec = _spec(tmp_path, FAIRLEAD_PARAM_LR=str(number))
+        (tmp_path / "train.py").write_text("print()\n")
+        assert launchers.start(_trial(number), spec, tmp_path / str(number))
+        started.append(len(launchers.made))
+    assert started == [0, 1, 1, 1]
+
+
+def test_runs_of_a_parent_whose_commands_differ_wait_for_no_bare_launcher(launchers: Spawned, tmp_path: Path) -> None:
+    for number in range(3):
+        spec = _spec(tmp_path, f"python3 train.py --lr {number}")
+        (tmp_path / "train.py").write_text("print()\n")
+        assert launchers.start(_trial(number), spec, tmp_path / str(number))
+    assert launchers.made == []
+
+
 def test_pods_of_one_command_that_import_other_modules_first_share_no_launcher(
     launchers: Spawned, tmp_path: Path
 ) -> None:

@@ -196,11 +196,22 @@ def test_a_sitecustomize_of_the_user_s_keeps_its_place(run: Path) -> None:
     assert pod.lines() == [("0", "o", "1")]
 
 
-def test_a_script_that_preloads_nothing_is_executed(run: Path) -> None:
-    (run / "train.py").write_text("print('plain')\n")
+def test_a_script_that_preloads_nothing_is_forked_from_a_bare_interpreter(run: Path) -> None:
+    (run / "train.py").write_text(
+        "import sys\nprint('numpy' in sys.modules)\nimport numpy, os\nprint(numpy.ORIGIN == os.getpid())\n"
+    )
+    pods = [pod_of(run, name) for name in ("first", "second")]
+    assert launched(*pods) == [("fork", None), ("fork", None)]
+    assert [[text for _, _, text in pod.lines()] for pod in pods] == [["False", "True"], ["False", "True"]]
+
+
+def test_a_namesake_of_what_the_launcher_itself_has_keeps_a_bare_interpreter_from_forking(run: Path) -> None:
+    (run / "train.py").write_text("print('first')\nimport json\nprint(json.MINE)\n")
+    (run / "json.py").write_text("MINE = 'mine'\n")
     pod = pod_of(run)
-    assert launched(pod) == [("exec", "line 1")]
-    assert pod.lines() == [("0", "o", "plain")]
+    ((how, why),) = launched(pod)
+    assert (how, why) == ("exec", f"{run / 'json.py'} may stand in for the module of its name")
+    assert [text for _, _, text in pod.lines()] == ["first", "mine"]
 
 
 @pytest.mark.parametrize("python", OTHER_PYTHONS, ids=lambda path: path.parts[-3])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from fairlead.policy.kinds import parents
 from fairlead.policy.kinds import sweep as sweep_kind
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.record import Family
@@ -284,6 +285,54 @@ def test_a_sweep_is_judged_the_same_whichever_trials_are_known_to_be_settled(obj
         world.pass_once()
         world.step()
     assert world.detail.over == 9
+
+
+@pytest.mark.parametrize("parallel", ["1", "4"])
+def test_families_are_the_same_whatever_was_known_of_those_that_ended_before(parallel: str) -> None:
+    world = World(spec(trials="9", parallel=parallel), steps=2)
+    seen: list[tuple[AnyWorkload, ...]] = []
+    while not world.sweep.status.phase.is_final:
+        world.pass_once()
+        world.step()
+        seen.append(tuple(child for child in world.trials.values() if child.status.phase.is_final))
+    # Others join, some go, one goes on, and one is another than it was.
+    last = seen[-1]
+    goes_on = replace(last[3], intent=Intent.RUN, status=replace(last[3].status, phase=Phase.FAILED))
+    seen += [
+        last[2:],
+        last[:6],
+        (*last[:3], goes_on, *last[4:]),
+        last,
+        (last[0], replace(last[1], version=9), *last[2:]),
+    ]
+    for ended in seen:
+        snapshot = Snapshot(nodes=(), workloads=(), pods=(), parents=(world.sweep,), ended=ended)
+        known = families_of(snapshot)
+        parents._LAST_ENDED = ((), (), {})
+        fresh = families_of(snapshot)
+        assert known == fresh
+        assert [list(each.children) for each in known.values()] == [list(each.children) for each in fresh.values()]
+        families_of(snapshot)
+
+
+def test_what_is_foreseen_is_what_is_chosen_when_a_trial_ends_as_most_do() -> None:
+    world = World(spec(trials="40", parallel="1"), steps=1)
+    other = World(spec(trials="40", parallel="1"), steps=1)
+    num_foreseen = 0
+    while world.sweep.status.phase in (Phase.PENDING, Phase.RUNNING):
+        sweep_kind.foresee(world.sweep, Family(children=world.trials))
+        for each in (world, other):
+            each.step()
+        before = sampling._best_place.cache_info()
+        world.pass_once()
+        after = sampling._best_place.cache_info()
+        num_foreseen += after.hits > before.hits and after.misses == before.misses
+        other.pass_once()
+    # The same decisions without it.
+    assert [values_of(each.spec) for each in world.trials.values()] == [
+        values_of(each.spec) for each in other.trials.values()
+    ]
+    assert num_foreseen >= 5
 
 
 def test_asha_first_judges_at_a_quarter_of_a_trial_once_one_has_come_to_its_end() -> None:

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.loop import run_pass
 from fairlead.control.pass_counts import PassCounts
 from fairlead.errors import ClusterError, NoRoom
+from fairlead.policy.kinds.parents import foresee_parents
 from fairlead.policy.kinds.retention import KEEP_ALL, forgetting
 from fairlead.runtime.podfiles import take_lock
 
@@ -132,6 +134,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
     exporter = _span_exporter(home)
     reserve_at, told, told_at = 0.0, "", 0.0
     keep_at = 0.0
+    foreseen: Mapping[str, int] = {}
     try:
         while not stopping:
             is_left = ahead_of is not None and os.getppid() != ahead_of  # before it is looked for what that has brought
@@ -174,6 +177,8 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
                 log.info("nothing to do for %.0f s, leaving", idle_exit_s)
                 return
             if not changed:
+                if counts.seen is not None:
+                    foreseen = foresee_parents(counts.seen, foreseen)
                 _sleep(wake, wait_s if ahead_of is None else min(wait_s, AHEAD_LOOK_S), counts)
     finally:
         agent.close()

@@ -1,4 +1,4 @@
-"""Starts pods on this machine: those of like programs from a process that has their imports in memory.
+"""Starts pods on this machine: those of like programs from an interpreter that has started, with their imports in it.
 
 Started as `PYTHON launcher.py` it reads a JSON object a line, {"pod": POD_DIRECTORY}, and makes each a shim that
 outlives it; at the end of its input it ends. As soon as a pod's command can be forked it becomes `PYTHON [flags]
@@ -78,7 +78,7 @@ def _import_for_shims() -> None:
 
     Only here, where ranks are executed: a rank that is forked would find these modules in its memory.
     """
-    import socket  # noqa: F401
+    import _socket  # noqa: F401
 
     from fairlead.runtime import metric_lines  # noqa: F401
     from fairlead.runtime.experiment_tracking import choice  # noqa: F401
@@ -202,7 +202,7 @@ def _become_warm(pod_dir: str, state: _State) -> str | None:
     from fairlead.runtime.preloading import find_preload
 
     preload = find_preload(plan.script, plan.module, str(pod["workdir"]), env.get("FAIRLEAD_PREDICTOR", ""))
-    if not preload.modules:
+    if not preload.modules and not preload.is_bare:
         return preload.why
     if os.pathsep in _HOOK:
         return f"{_HOOK} cannot be on PYTHONPATH"

@@ -7,6 +7,7 @@ script does before is known to touch neither the module nor the process.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -29,11 +30,13 @@ class Preload(NamedTuple):
         modules: Full names in the order of import; empty when nothing is to be preloaded.
         why: The reason when it is empty.
         first: The directory that a fresh interpreter puts first in sys.path for this program.
+        is_bare: Nothing is to be preloaded, and an interpreter that has only started can become the program.
     """
 
     modules: tuple[str, ...]
     why: str
     first: str
+    is_bare: bool = False
 
 
 def find_preload(script: str | None, module: str | None, workdir: str, predictor: str = "") -> Preload:
@@ -55,18 +58,18 @@ def find_preload(script: str | None, module: str | None, workdir: str, predictor
         if not os.path.isfile(path):  # reading a pipe or a terminal would wait, and take from the program
             return Preload((), f"{path} is no file", first)
         try:
-            with open(path, "rb") as file:
-                tree = ast.parse(file.read(), path)
+            status = os.stat(path)
+            leading, why, names_optimizer = _read(path, (status.st_mtime_ns, status.st_size, status.st_ino))
         except (OSError, SyntaxError, ValueError, RecursionError) as error:
             return Preload((), f"{path} cannot be read as Python: {error}", first)
-        names, why = leading_imports(tree.body)
-        if "torch" in {name.partition(".")[0] for name in (*found, *names)} and _names_optimizer(tree):
+        names = list(leading)
+        if "torch" in {name.partition(".")[0] for name in (*found, *names)} and names_optimizer:
             names.append(_OPTIMIZER)
         found += [name for name in names if name not in found]
         if why and index + 1 < len(files):
-            return Preload((), f"{why} in {path} comes first", first)
+            return Preload((), f"{why} in {path} comes first", first, is_bare=True)
     if not found:
-        return Preload((), why or "it imports nothing that is worth preloading", first)
+        return Preload((), why or "it imports nothing that is worth preloading", first, is_bare=True)
     shadow = shadowed(first, [*_PRELOADED, *sorted(_stdlib())])
     if shadow is not None:
         return Preload((), f"{shadow} may stand in for the module of its name", first)
@@ -90,6 +93,15 @@ def _find_server_preload(predictor: str, workdir: str) -> Preload:
     if shadow is not None:
         return Preload((), f"{shadow} may stand in for the module of its name", first)
     return Preload(tuple(found), "", first)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: str, _version: tuple[int, ...]) -> tuple[tuple[str, ...], str, bool]:
+    """Read what a file imports first, what comes after that, and whether it speaks of optimizers; once a version."""
+    with open(path, "rb") as file:
+        tree = ast.parse(file.read(), path)
+    names, why = leading_imports(tree.body)
+    return tuple(names), why, _names_optimizer(tree)
 
 
 def leading_imports(body: Sequence[ast.stmt]) -> tuple[list[str], str]:

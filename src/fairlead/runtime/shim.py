@@ -102,6 +102,7 @@ class Shim:
         self._is_stopping = False
         self._is_terminated = False
         self._is_taking_stacks = False
+        self._is_childless = False
         self._stacks: dict[int, stacks.Taken] | None = None
         self._kill_at: float | None = None
         self._exporter: ExporterChild | None = None
@@ -315,6 +316,7 @@ class Shim:
         os.close(out_child)
         os.close(err_child)
         self._alive[pid] = rank
+        self._is_childless = False
         name = "-" if rank == _SETUP else str(rank)
         metrics = self._metric_lines(rank)
         self._streams[rank] = (
@@ -448,7 +450,10 @@ class Shim:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
+                # Whoever loses its own parent below us becomes our child: without one there is nobody below us.
+                self._is_childless = True
                 return
+            self._is_childless = False
             if pid == 0:
                 return
             rank = self._alive.pop(pid, None)
@@ -548,6 +553,8 @@ class Shim:
 
     def _end_others(self) -> bool:
         """SIGKILL for what the ranks left behind; whether anything was."""
+        if self._is_childless and self._cgroup is None:
+            return False  # without a look at all processes of the machine
         others = {*processes.descendants(os.getpid()), *processes.members(self._cgroup)}
         others -= self._of_exporter()
         processes.kill(list(others))
@@ -635,12 +642,15 @@ class Shim:
     def _poke(self) -> None:
         if not self._pod.get("poke"):
             return
-        import socket  # 1 MB that a pod without a listener does not need
+        import _socket  # not `socket`, which takes 1 MB, and milliseconds for which the supervisor would wait
 
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake:
+        wake = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        try:
             wake.setblocking(False)
             with contextlib.suppress(OSError):
                 wake.sendto(b"", self._pod["poke"])
+        finally:
+            wake.close()
 
     def _look_for_supervisor(self, now: float) -> None:
         argv = self._pod.get("supervisor")

@@ -45,13 +45,16 @@ class Launchers:
     """The launchers of unfinished runs. They end with this process; what they started lives on.
 
     Runs of one parent that have the same command and environment share theirs, which waits for the next of them: a
-    sweep whose trials read their parameters from variables imports once.
+    sweep whose trials read their parameters from variables imports once. Where nothing is to be imported ahead, that
+    saves the start of an interpreter, and only the second such run pays for it.
     """
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._warm: list[_Launcher] = []
         self._last: dict[str, subprocess.Popen[bytes]] = {}
+        # Of each parent the program that was started last, and the run that it was for.
+        self._newest: dict[str, tuple[tuple[object, ...], str]] = {}
         self._shims: subprocess.Popen[bytes] | None = None
         self._cold: list[subprocess.Popen[bytes]] = []
 
@@ -63,8 +66,9 @@ class Launchers:
             if isinstance(plan, Fork):
                 predictor = spec["env"].get("FAIRLEAD_PREDICTOR", "")
                 found = find_preload(plan.script, plan.module, spec["workdir"], predictor)
-                if found.modules:
-                    argv, program = (plan.interpreter, *plan.flags), (found.modules, *_program(spec))
+                program = (found.modules, *_program(spec))
+                if found.modules or (found.is_bare and self._repeats(workload, program)):
+                    argv = (plan.interpreter, *plan.flags)
                     return self._start_warm(workload, argv, program, spec, pod_dir)
                 why = found.why
         return self._start_shim(workload.uid, why, pod_dir)
@@ -103,6 +107,7 @@ class Launchers:
         """Collect what has ended, and let launchers go that nobody will need."""
         self._cold = [process for process in self._cold if process.poll() is None]
         self._last = {uid: process for uid, process in self._last.items() if uid in unfinished}
+        self._newest = {family: newest for family, newest in self._newest.items() if family in unfinished}
         newest = {each.family: each for each in self._warm}
         for each in list(self._warm):
             each.users &= unfinished
@@ -126,6 +131,17 @@ class Launchers:
                 self._shims.kill()
                 self._shims.wait()
             self._shims = None
+
+    def _repeats(self, workload: Workload, program: tuple[object, ...]) -> bool:
+        """Return whether another run of the same parent had the same program just before, so that more may follow."""
+        family = workload.parent
+        if family is None:
+            return False
+        before = self._newest.get(family)
+        if before is not None and before[0] == program:
+            return before[1] != workload.uid
+        self._newest[family] = program, workload.uid
+        return False
 
     def _start_shim(self, uid: str, why: str | None, pod_dir: Path) -> bool:
         try:

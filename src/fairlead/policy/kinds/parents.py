@@ -15,13 +15,12 @@ from fairlead.policy.kinds.changes import change_to
 from fairlead.policy.kinds.lifecycle import move_parent
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.table import parent_of
-from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.node_eligibility import is_spot
 from fairlead.specs.training import Tier
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Snapshot
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, PodPhase, Snapshot
 from fairlead.text.quantities import plural
 
 MOST_NAMED = 3
@@ -119,6 +118,28 @@ def judge_parents(snapshot: Snapshot, now: float) -> list[Change]:
     return [change for change in changes if change is not None]
 
 
+def foresee_parents(snapshot: Snapshot, known: Mapping[str, int]) -> Mapping[str, int]:
+    """Work out ahead what parents will probably ask for next, once all pods that are there have started.
+
+    Args:
+        known: The versions of those for which that was done.
+
+    Returns:
+        The same after this.
+    """
+    versions = {parent.uid: parent.version for parent in snapshot.parents}
+    if versions == known or any(pod.phase in (PodPhase.CREATED, PodPhase.STARTING) for pod in snapshot.pods):
+        return known
+    families: Mapping[str, Family] = {}
+    for parent in snapshot.parents:
+        kind = parent_of(parent.spec)
+        is_new = known.get(parent.uid) != parent.version and parent.intent is Intent.RUN
+        if is_new and kind is not None and kind.foresee is not None and parent.status.phase is Phase.RUNNING:
+            families = families or families_of(snapshot)
+            kind.foresee(parent, families[parent.uid])
+    return versions
+
+
 def families_at(snapshot: Snapshot, now: float) -> dict[str, Family]:
     """Return the same as ``families_of`` with the share of each parent of those that divide something among them."""
     families = families_of(snapshot)
@@ -133,7 +154,7 @@ def families_at(snapshot: Snapshot, now: float) -> dict[str, Family]:
 def families_of(snapshot: Snapshot) -> dict[str, Family]:
     """Return the children of each parent, by its uid. One that is over and about to go on is shown as Pending."""
     prefixes = tuple((parent.uid, child_name(parent, "")) for parent in snapshot.parents)
-    over = _by_parent_of_ended((snapshot.ended, prefixes))
+    over = _by_parent_of_ended(snapshot.ended, prefixes)
     others = _by_parent((*snapshot.workloads, *snapshot.parents), prefixes)
     ready, on_spot = _ready(snapshot), _on_spot(snapshot)
     members = {uid: _merged(over.get(uid, _NOBODY), others.get(uid, ())) for uid, _ in prefixes}
@@ -183,18 +204,39 @@ class _Ended:
 _NOBODY = _Ended([], {})
 
 
-@kept
-def _by_parent_of_ended(
-    ended: tuple[tuple[AnyWorkload, ...], tuple[tuple[str, str], ...]],
-) -> dict[str, _Ended]:
-    """Return those that are over, of whom there may be thousands that stay as they are from pass to pass."""
-    found = _by_parent(*ended)
-    for members in found.values():
-        members.sort()
-    return {
-        uid: _Ended(members, {name: child for _, _, name, child in members} if _stay(members) else {})
-        for uid, members in found.items()
-    }
+# What was last made of those that are over, and of what.
+_LAST_ENDED: tuple[tuple[AnyWorkload, ...], tuple[tuple[str, str], ...], dict[str, _Ended]] = ((), (), {})
+
+
+def _by_parent_of_ended(ended: tuple[AnyWorkload, ...], prefixes: tuple[tuple[str, str], ...]) -> Mapping[str, _Ended]:
+    """Return those that are over, of whom there may be thousands that stay as they are from pass to pass.
+
+    Where others have joined those of the last time, as a rule one of them, only these are looked at.
+    """
+    global _LAST_ENDED
+    before, prefixes_before, known = _LAST_ENDED
+    # Of the very same objects comparing costs a pointer each.
+    if prefixes != prefixes_before or ended[: len(before)] != before:
+        before, known = (), {}
+    elif len(ended) == len(before):
+        return known
+    found = dict(known)
+    for uid, new in _by_parent(ended[len(before) :], prefixes).items():
+        new.sort()
+        had = known.get(uid, _NOBODY)
+        if had.members and not had.by_name:
+            by_name: dict[str, AnyWorkload] = {}
+        elif not had.members or had.members[-1] < new[0]:
+            by_name = {**had.by_name, **_by_name(new)}
+        else:
+            by_name = _by_name(sorted([*had.members, *new]))
+        found[uid] = _Ended(sorted([*had.members, *new]), by_name if _stay(new) else {})
+    _LAST_ENDED = ended, prefixes, found
+    return found
+
+
+def _by_name(members: Iterable[_Member]) -> dict[str, AnyWorkload]:
+    return {name: child for _, _, name, child in members}
 
 
 def _stay(members: Iterable[_Member]) -> bool:

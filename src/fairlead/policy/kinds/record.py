@@ -81,6 +81,8 @@ class ParentKind(Generic[Spec]):
         progress: How far a workload is, in a few words for a column.
         best: The best that came of it so far, in a few words for a column, empty for nothing yet; None where no child
             is better than another.
+        foresee: Works out ahead what ``judge`` will probably ask of functions that keep their answers; None where that
+            saves nothing. Whether it was called changes nothing but how soon ``judge`` answers.
         together: The shares of all parents of the kind, by uid, of what they are to divide among them; None where each
             is judged by itself.
         next_at: When time alone changes what ``judge`` answers, in Unix seconds; None where it never does.
@@ -94,6 +96,7 @@ class ParentKind(Generic[Spec]):
     together: Callable[[Snapshot, Mapping[str, Family], float], Mapping[str, int]] | None = None
     next_at: Callable[[Workload[Spec], Family, float], float | None] | None = None
     best: Callable[[Workload[Spec]], str] | None = None
+    foresee: Callable[[Workload[Spec], Family], None] | None = None
 
 
 Kind: TypeAlias = LeafKind | ParentKind[Any]

@@ -4,9 +4,11 @@ The history is the children. What is decided for a trial is a function of the sp
 another process goes on as the one before would have. Kept besides are the values at rungs, which a trial passes once.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -88,6 +90,25 @@ def next_at(sweep: Workload[Sweep], _family: Family, _now: float) -> float | Non
     """Return when its time is over."""
     duration_s, started_at = sweep.spec.stop.duration_s, sweep.status.started_at
     return None if duration_s is None or started_at is None else started_at + duration_s
+
+
+def foresee(sweep: Workload[Sweep], family: Family) -> None:
+    """Choose the values of the next trial as they will be when one of those that run ends as most do: not among the
+    best.
+
+    The sampler keeps what that takes, and works it out anew where it comes otherwise.
+    """
+    spec, detail = sweep.spec, detail_of(sweep)
+    is_over = detail.submitted >= num_wanted(spec, detail.pruned)
+    if is_over or spec.is_population or spec.objective is None or spec.chosen_sampler is not Sampler.TPE:
+        return
+    records = list(trials_of(sweep, family))
+    running = next((place for place, each in enumerate(records) if each.state is TrialState.ACTIVE), None)
+    if running is None:
+        return
+    worst = spec.objective.goal.sign * math.inf
+    records[running] = replace(records[running], state=TrialState.SUCCEEDED, value=worst)
+    suggest(spec, detail.submitted, records)
 
 
 def progress(sweep: Workload[Sweep]) -> str:
@@ -182,6 +203,10 @@ def _history_of(sweep: Workload[Sweep], family: Family) -> _History:
     of_moving = _read_records(spec.judged_by, moving, pruned, *known)
     if past is not None and past.settled is settled and past.pruned == pruned:
         of_settled, history = past.of_settled, past.history
+    elif past is not None and past.pruned == pruned and (joined := _joined(past.settled, settled)) is not None:
+        of_joined = _read_records(spec.judged_by, joined, pruned, *known)
+        of_settled = {**past.of_settled, **of_joined}
+        history = past.history.and_(spec, _History.of(spec, [record for _, _, record in of_joined.values()]))
     else:
         of_settled = _read_records(spec.judged_by, settled, pruned, *known)
         history = _History.of(spec, [record for _, _, record in of_settled.values()])
@@ -190,6 +215,13 @@ def _history_of(sweep: Workload[Sweep], family: Family) -> _History:
     _PASTS[key] = _Past(settled=settled, pruned=pruned, of_settled=of_settled, of_moving=of_moving, history=history)
     recent = _History.of(spec, [record for _, _, record in of_moving.values()])
     return history.and_(spec, recent) if settled else recent
+
+
+def _joined(before: Mapping[str, AnyWorkload], now: Mapping[str, AnyWorkload]) -> Mapping[str, AnyWorkload] | None:
+    """Return those that have come to be settled after all others; None where more than that has changed."""
+    if len(now) < len(before) or list(islice(now.items(), len(before))) != list(before.items()):
+        return None
+    return dict(islice(now.items(), len(before), None))
 
 
 def _read_records(
@@ -500,5 +532,6 @@ def _failure(spec: Sweep, child: AnyWorkload) -> str:
 
 
 KIND = ParentKind(
-    spec=Sweep, detail=SweepDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at, best=best_so_far
-)
+    spec=Sweep, detail=SweepDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at,
+    best=best_so_far, foresee=foresee,
+)  # fmt: skip

@@ -4,10 +4,11 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fairlead.policy.search.trials import TrialRecord, TrialState, draw, ranked
+from fairlead.policy.search.trials import TrialRecord, TrialState, best_of, draw, has_ended, ranked
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, grid
 from fairlead.specs.sweep import Sampler, Sweep
@@ -55,13 +56,13 @@ def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str,
     Trials that still run count among the others, so that several at once do not all go to one place.
     """
     goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
-    ended = ranked(list(history), goal)
+    ended = [each for each in history if has_ended(each)]
     if len(ended) < NUM_RANDOM:
         return _random(sweep, number, history)
-    num_good = min(math.ceil(GOOD_PART * len(ended)), MOST_GOOD)
-    good = ended[:num_good]
+    good = best_of(min(math.ceil(GOOD_PART * len(ended)), MOST_GOOD), ended, goal)
+    is_good = {each.number for each in good}
     active = [each for each in history if each.state is TrialState.ACTIVE]
-    others = [*sorted(ended[num_good:], key=lambda each: each.number)[-MOST_OTHERS:], *active]
+    others = [*[each for each in ended if each.number not in is_good][-MOST_OTHERS:], *active]
     values: dict[str, Value] = {}
     for parameter in sweep.space:
         if not parameter.is_active(values):
@@ -199,9 +200,16 @@ def _best_choice(parameter: Parameter, near: Sequence[Value], far: Sequence[Valu
 
 def _best_part(parameter: Parameter, near: Sequence[Value], far: Sequence[Value], key: tuple[object, ...]) -> Value:
     """Of numbers drawn near those of the good trials, the one that is least near to those of the others."""
-    good, others = (_Mixture.around([parameter.part(each) for each in group]) for group in (near, far))
+    good, others = (tuple(sorted(parameter.part(each) for each in group)) for group in (near, far))
+    return parameter.at(_best_place(good, others, key))
+
+
+# What follows from its arguments alone, and is asked twice where it is worked out ahead; a sweep's parameters are few.
+@lru_cache(maxsize=256)
+def _best_place(near: tuple[float, ...], far: tuple[float, ...], key: tuple[object, ...]) -> float:
+    good, others = _Mixture.around(near), _Mixture.around(far)
     drawn = [good.draw((*key, place)) for place in range(NUM_CANDIDATES)]
-    return parameter.at(min(max(drawn, key=lambda part: good.log_density(part) - others.log_density(part)), 1 - 1e-12))
+    return min(max(drawn, key=lambda part: good.log_density(part) - others.log_density(part)), 1 - 1e-12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,9 +228,8 @@ class _Mixture:
     reach: float
 
     @classmethod
-    def around(cls, places: Sequence[float]) -> "_Mixture":
+    def around(cls, ordered: Sequence[float]) -> "_Mixture":
         """Each as wide as the larger gap to its neighbours, but no narrower than the gap if all were even."""
-        ordered = sorted(places)
         edges = [0.0, *ordered, 1.0]
         least = 1.0 / min(100, len(ordered) + 2)
         widths = [

@@ -1,9 +1,10 @@
 """The trials of a sweep as its history has them: values, how each stands, and what it reported."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import nsmallest
 from operator import le
 
 from fairlead.specs.goal import Goal
@@ -19,6 +20,9 @@ class TrialState(StrEnum):
     PRUNED = "pruned"
     FAILED = "failed"
     STOPPED = "stopped"
+
+
+_COMPARED = frozenset((TrialState.SUCCEEDED, TrialState.PRUNED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +62,27 @@ def draw(*keys: object) -> float:
 
 def ranked(records: list[TrialRecord], goal: Goal) -> list[TrialRecord]:
     """Those that ended with a value, best first; those that were pruned after the others, the furthest first."""
-    ended = [each for each in records if each.value is not None and each.state is TrialState.SUCCEEDED]
-    pruned = [each for each in records if each.value is not None and each.state is TrialState.PRUNED]
-    ended.sort(key=lambda each: (goal.sign * (each.value or 0.0), each.number))
-    pruned.sort(key=lambda each: (-(each.step or 0), goal.sign * (each.value or 0.0), each.number))
-    return [*ended, *pruned]
+    return sorted(filter(has_ended, records), key=_rank(goal))
+
+
+def best_of(number: int, ended: Iterable[TrialRecord], goal: Goal) -> list[TrialRecord]:
+    """The first of those that ended as they are ranked, without the others in order."""
+    return nsmallest(number, ended, key=_rank(goal))
+
+
+def has_ended(record: TrialRecord) -> bool:
+    """Return whether it ended with a value that compares with others'."""
+    return record.value is not None and record.state in _COMPARED
+
+
+def _rank(goal: Goal) -> Callable[[TrialRecord], tuple[bool, int, float, int]]:
+    sign, pruned = goal.sign, TrialState.PRUNED
+
+    def rank(each: TrialRecord) -> tuple[bool, int, float, int]:
+        is_pruned = each.state is pruned
+        return is_pruned, -(each.step or 0) if is_pruned else 0, sign * (each.value or 0.0), each.number
+
+    return rank
 
 
 def front(records: Iterable[TrialRecord]) -> list[TrialRecord]:
