@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0  # nobody waits that long unless something is wrong, or the machine does much else
 
 
 def until(

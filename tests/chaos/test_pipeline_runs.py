@@ -22,7 +22,7 @@ from fairlead.specs.training import Metrics
 from fairlead.state.plan import child_uid
 from fairlead.state.snapshot import Phase
 from tests.chaos.test_pipelines import processes_of
-from tests.chaos.world import Round, end
+from tests.chaos.world import LIMIT_S, Round, end
 from tests.rounds import rounds
 from tests.waiting import until
 
@@ -70,7 +70,7 @@ def test_every_run_of_a_pipeline_begins_once_whatever_happens_to_its_driver(seed
             time.sleep(world.rng.uniform(0.02, 0.8))
             getattr(world, world.rng.choice(["kill_supervisor", "kill_shim", "kill_rank"]))()
         world.finished()
-        until(lambda: cluster.get(parent.uid).status.phase.is_final, "end of the pipeline")
+        until(lambda: cluster.get(parent.uid).status.phase.is_final, "end of the pipeline", timeout_s=LIMIT_S)
         told = f"round {seed} ({world.faults}): {world.story()}"
         assert cluster.get(parent.uid).status.phase is Phase.SUCCEEDED, told
         lines = Counter((work / "log").read_text().splitlines())

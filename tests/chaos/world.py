@@ -19,7 +19,7 @@ from tests.processes import Child
 
 PROGRAM = Path(__file__).with_name("program.py")
 STEPS, STEP_S, INTERVAL = 60, 0.01, 6
-LIMIT_S = 60.0
+LIMIT_S = 300.0  # a busy machine takes ten times as long as a quiet one
 # A user would look after a while when nothing moves; so does the round, and so starts a supervisor if all were killed.
 LOOK_AGAIN_S = 2.0
 
@@ -121,7 +121,7 @@ class Round:
             assert final["loss"] == undisturbed_loss(self.seed, rank), told
             self._check_steps(files / f"steps-{rank}", told)
         # The last act of a shim, and the end of a warm launcher, come just after the run's.
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + 30.0
         while (left := processes_of(self.run.uid)) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not left, f"{told}; left behind: {left}"

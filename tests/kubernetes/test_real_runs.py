@@ -134,7 +134,7 @@ def comes_to(desk: Desk, name: str, phase: str) -> str:
 def kubectl(cluster: RealCluster, desk: Desk, *arguments: str) -> str:
     argv = [str(cluster.kubectl), "-n", desk.namespace, *arguments]
     environ = {**desk.environ, "HOME": str(desk.directory)}
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     return done.stdout if done.returncode == 0 else f"refused: {done.stderr}"
 
 

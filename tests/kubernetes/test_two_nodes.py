@@ -214,7 +214,7 @@ def test_the_example_survives_a_killed_rank_and_a_drained_node_and_learns_the_sa
 
         # Room for both members on one node; now, as the run goes on meanwhile.
         kubectl(cluster, "lm", "delete", "pod", *(f"other-{node}" for node in cluster.nodes))
-        step = until_between_checkpoints(watch, cluster, f"{name}-1-0", 4 * EVERY)
+        step = until_between_checkpoints(watch, cluster, f"{name}-1-0", 3 * EVERY)
         resumed = report_of(cluster, "lm", f"{name}-1-0")["resumed_step"]
         reached = killed.status.failed_step
         assert reached is not None

@@ -28,6 +28,24 @@ def test_a_directory_that_is_there_or_can_be_made_is_well_and_left_as_it_was(tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_pods_that_try_a_volume_at_the_same_time_do_not_take_each_others_files_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the pods of a cluster all processes that try have the same id."""
+    write, found = os.write, list[OSError | None]()
+
+    def write_after_another(fd: int, data: bytes) -> int:
+        if not found:
+            found.append(None)
+            found[0] = trial.directory_problem(str(tmp_path))
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", write_after_another)
+    assert trial.directory_problem(str(tmp_path)) is None
+    assert found == [None]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_directory_that_cannot_be_made_is_told_with_what_is_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     found = problem_of("file/checkpoints", tmp_path)

@@ -49,9 +49,10 @@ def directory_problem(place: str) -> OSError | None:
     path = os.path.abspath(os.path.expanduser(place[len("file://") :] if place.startswith("file://") else place))
     while not os.path.exists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
-    probe = os.path.join(path, f".fairlead-trial-{os.getpid()}")
+    # Not by the process: the pods of a cluster try a volume at the same time, and in each of them it has the same id.
+    probe = os.path.join(path, f".fairlead-trial-{os.urandom(8).hex()}")
     try:
-        fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             left = bytes(TRY_BYTES)
             while left:
