@@ -1,9 +1,11 @@
 """The chart gives the very objects that `install` applies, in Helm's own reading."""
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,22 @@ import pytest
 import yaml
 
 from fairlead.cli import main
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.manifests.chart import KINDS, OBJECTS, render_chart
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.control.metrics.prometheus_operator import monitoring_objects
+from tests.builders import training
+from tests.kubernetes.clusters import started
 from tests.kubernetes.testcluster import binaries
+from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
+from tests.kubernetes.testcluster.fakes import add_nodes
 
 SPACE = "fairlead-system"
+HELM_TIMEOUT_S = 120
 EVERYTHING = InstallSettings(
     image="registry.test:5000/fairlead@sha256:0",
     version="1.2.3",
@@ -111,3 +121,53 @@ def test_values_change_what_they_name_and_no_others_are_taken(helm: Callable[...
     assert "replica" in helm("template", "x", chart, "--set=replica=3", "--kube-version", binaries.NEWEST, allowed=1)
     old = helm("template", "x", chart, "--kube-version", "1.30.0", allowed=1)
     assert "incompatible with Kubernetes" in old
+
+
+@pytest.mark.long
+@pytest.mark.kubernetes
+@pytest.mark.timeout(300)
+def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_runs(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        program = binaries.ensure_helm()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    changed = replace(PLAIN, image="fairlead:next", version="1.3.0", page=True)
+    charts = [str(write(render_chart(each), tmp_path / each.version)) for each in (PLAIN, changed)]
+    with started(ControlPlane, request) as plane:
+        add_nodes(plane, 1, prefix="node")
+        monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig()))
+        monkeypatch.setenv("FAIRLEAD_HOME", str(tmp_path / "home"))
+        home = {name: str(tmp_path / name) for name in ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")}
+
+        def helm(*words: str) -> None:
+            argv = [str(program), *words, "--wait", "--timeout", f"{HELM_TIMEOUT_S}s"]
+            done = subprocess.run(argv, env={**os.environ, **home}, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
+        def images() -> list[str]:
+            deployments = plane.request("GET", f"/apis/apps/v1/namespaces/{SPACE}/deployments")["items"]
+            return sorted(each["spec"]["template"]["spec"]["containers"][0]["image"] for each in deployments)
+
+        helm("install", "ml", charts[0])
+        assert images() == [PLAIN.image]
+        KubernetesCluster(Client(load_access((plane.kubeconfig(),))), namespace="default").submit(training("kept"))
+        for words, instead in (
+            (["install"], "helm upgrade ml --namespace default"),
+            (["uninstall", "--yes"], "helm uninstall ml"),
+        ):
+            assert main.call(words) == 6
+            assert instead in capsys.readouterr().err
+        # As docs/clusters.md says, word for word.
+        kinds = f"{charts[1]}/crds"
+        subprocess.run([str(plane.kubectl), "apply", "--server-side", "--force-conflicts", "-f", kinds], check=True)
+        helm("upgrade", "ml", charts[1])
+        assert images() == [changed.image] * 2
+        helm("rollback", "ml", "1")
+        assert images() == [PLAIN.image]
+        helm("uninstall", "ml")
+        (left,) = plane.request("GET", "/apis/fairlead.dev/v1alpha1/namespaces/default/trainings")["items"]
+        assert left["metadata"]["name"] == "kept"
+        assert main.call(["install", "--image", PLAIN.image, "--timeout", "60", "--wait"]) == 0
+        assert images() == [PLAIN.image]

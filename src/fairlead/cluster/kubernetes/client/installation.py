@@ -27,6 +27,12 @@ Tell = Callable[[Done], None]
 BINDING = Place(group="rbac.authorization.k8s.io", version="v1", resource="clusterrolebindings", name=OPERATOR)
 
 
+_UPGRADE = (
+    "Write a chart with `fairlead install --chart CHART` and give it to `helm upgrade {release} CHART`, or go over to "
+    "`fairlead install` with `helm uninstall {release}` first, which leaves runs and kinds."
+)
+
+
 def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool = False) -> list[Done]:
     """Apply everything, telling of each object as it is done.
 
@@ -34,12 +40,13 @@ def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool 
 
     Raises:
         NotAllowed: Rights are missing; nothing was changed.
-        Conflict: Fairlead is in another namespace of this cluster.
+        Conflict: Fairlead is in another namespace of this cluster, or Helm installed it.
         ClusterError: The API server refused an object; those told of before it are applied.
     """
     objects = render_install(settings)
     _check_extras(client, settings)
     require(client, _needed(objects), to="install Fairlead")
+    check_not_by_helm(client, instead=_UPGRADE)
     _check_place(client, settings)
     _check_grants(client, objects)
     done = []
@@ -54,14 +61,36 @@ def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool 
 
 def installed_in(client: Client) -> str | None:
     """The namespace of the operator that is installed; None when none is, or when the user may not see it."""
+    subjects = _binding(client).get("subjects") or ()
+    return next((str(subject["namespace"]) for subject in subjects if subject.get("name") == OPERATOR), None)
+
+
+def check_not_by_helm(client: Client, *, instead: str) -> None:
+    """Refuse to touch what a release of Helm owns, which its next upgrade would change back.
+
+    Args:
+        instead: What to do, with {release} for its name and the option that gives its namespace.
+
+    Raises:
+        Conflict: It is a release's; nothing was changed.
+    """
+    annotations = _binding(client).get("metadata", {}).get("annotations") or {}
+    release, namespace = (annotations.get(f"meta.helm.sh/release-{of}") for of in ("name", "namespace"))
+    if release is not None:
+        raise Conflict(
+            f"Helm's release {release} in namespace {namespace} owns what is installed here. "
+            + instead.format(release=f"{release} --namespace {namespace}")
+        )
+
+
+def _binding(client: Client) -> Object:
+    """The operator's; empty when there is none, or when the user may not see it."""
     try:
-        binding = find(client, BINDING)
+        return find(client, BINDING) or {}
     except ApiError as error:
         if error.status != 403:
             raise
-        return None
-    subjects = (binding or {}).get("subjects") or ()
-    return next((str(subject["namespace"]) for subject in subjects if subject.get("name") == OPERATOR), None)
+        return {}
 
 
 def await_operator(client: Client, namespace: str, timeout_s: float) -> None:

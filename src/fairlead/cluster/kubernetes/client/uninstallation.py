@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from fairlead.cluster.kubernetes.api.applying import Done, Outcome, Place, find, place_of, remove, until
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
-from fairlead.cluster.kubernetes.client.installation import client_namespace, is_ours
+from fairlead.cluster.kubernetes.client.installation import check_not_by_helm, client_namespace, is_ours
 from fairlead.cluster.kubernetes.client.operator_lease import holder_of
 from fairlead.cluster.kubernetes.client.permissions import Right, require
 from fairlead.cluster.kubernetes.kinds import kept_kinds, objects_path, plural, workload_kinds
@@ -28,6 +28,7 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import FINALIZER
 from fairlead.errors import ClusterError
 
 Tell = Callable[[Done], None]
+_BY_HELM = "Use `helm uninstall {release}`; then `fairlead uninstall` removes the kinds, which Helm leaves."
 _LABELLED = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
 # Groups and plurals of what runs are made of.
 _OF_RUNS = (
@@ -62,6 +63,7 @@ def uninstall(
 
     Raises:
         NotAllowed: Rights are missing; nothing was changed.
+        Conflict: Helm installed it; nothing was changed.
         ClusterError: Runs did not end in time, or something does not go; calling again goes on.
     """
     there = tuple(each for each in extras if _is_there(client, place_of(each)))
@@ -71,6 +73,7 @@ def uninstall(
     extras = (*there, *pages, *gateways, *further)
     objects = render_install(InstallSettings(image="", namespace=namespace, extras=extras))
     require(client, _needed(objects), to="uninstall Fairlead")
+    check_not_by_helm(client, instead=_BY_HELM)
     report = Report()
 
     def did(place: Place, outcome: Outcome = Outcome.DELETED, why: str = "") -> None:
