@@ -82,6 +82,9 @@ class PassCache:
         self._quiet_until: list[tuple[float, str]] = []
         self._until: dict[str, float] = {}
         self._parts: dict[str, _Part] = {}
+        # Those with a part, in the order of the snapshot, and where each is; None where that is to be worked out.
+        self._held: list[Workload] | None = None
+        self._places: dict[str, int] = {}
         self._sums = Ledger({}, Capacity(), {}, {})
         self._mix = _Mix()
         self._holdings: Holdings | None = None
@@ -125,7 +128,9 @@ class PassCache:
             self.runs[run.uid] = run
             touched[run.uid] = None
         for uid in touched:
+            held_before = uid in self._parts
             self._note(uid)
+            self._note_holder(uid, held_before)
         self._seen = snapshot
 
     def due(self, now: float) -> None:
@@ -149,7 +154,13 @@ class PassCache:
 
     def holders(self, kept: Iterable[str]) -> list[Workload]:
         """All that hold something, and those for which places are kept."""
-        return self.ordered({uid: self.runs[uid] for uid in (*self._parts, *kept)})
+        if any(uid not in self._parts for uid in kept):
+            return self.ordered({uid: self.runs[uid] for uid in (*self._parts, *kept)})
+        if self._held is None:
+            assert self._seen is not None
+            self._held = [run for run in self._seen.workloads if run.uid in self._parts]
+            self._places = {run.uid: place for place, run in enumerate(self._held)}
+        return list(self._held)
 
     def ledger(self, kept: Iterable[str]) -> Ledger:
         """The holdings of each team, with those for which places are kept."""
@@ -205,6 +216,15 @@ class PassCache:
                 # Every report of a run leaves one behind, which would stay for as long as the run may last.
                 self._quiet_until = [(at, each) for each, at in self._until.items()]
                 heapq.heapify(self._quiet_until)
+
+    def _note_holder(self, uid: str, held_before: bool) -> None:
+        """Bring the list of those that hold something up to what a run is now."""
+        if self._held is None or not (held_before or uid in self._parts):
+            return
+        if held_before and uid in self._parts:
+            self._held[self._places[uid]] = self.runs[uid]
+        else:
+            self._held = None
 
     def _count(self, uid: str, run: Workload | None, pods: Sequence[Pod]) -> None:
         """Bring the sums of what teams hold up to what a run holds now."""
@@ -264,11 +284,19 @@ def differences(old: Sequence[Item], new: Sequence[Item]) -> tuple[list[Item], l
 
     Two sequences that differ in a few places are compared at a few nanoseconds an item.
     """
-    if len(old) == len(new):
-        come = list(compress(new, map(is_not, new, old)))
-        if len(come) <= AHEAD:
-            return (list(compress(old, map(is_not, old, new))) if come else []), come
     gone, come = list[Item](), list[Item]()
+    if len(old) == len(new):
+        for at in range(0, len(old), BLOCKS[0]):
+            before, after = old[at : at + BLOCKS[0]], new[at : at + BLOCKS[0]]
+            if before != after:
+                gone += compress(before, map(is_not, before, after))
+                come += compress(after, map(is_not, before, after))
+                if len(come) > AHEAD:
+                    break
+        else:
+            return gone, come
+        gone.clear()
+        come.clear()
     i = j = 0
     while i < len(old) and j < len(new):
         for size in BLOCKS:

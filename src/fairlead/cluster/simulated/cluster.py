@@ -8,13 +8,13 @@ import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, Spec
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
 from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.faults import Fault
+from fairlead.cluster.simulated.listing import Listing
 from fairlead.cluster.simulated.mig_manager import carry_out_step, note_partitions
 from fairlead.cluster.simulated.pod_simulation import Course
 from fairlead.cluster.simulated.programs import Behaviour
@@ -73,9 +73,9 @@ class SimulatedCluster:
         self._state = state
         self._course = Course(state, clock, behaviour)
         self._shown: Snapshot | None = None
-        self._shown_runs: dict[str, Workload] = {}
-        self._shown_pods: dict[str, tuple[Pod, ...]] = {}
-        self._shown_parents: dict[str, AnyWorkload] = {}
+        self._shown_runs = Listing[Workload]()
+        self._shown_pods = Listing[Pod]()
+        self._shown_parents = Listing[AnyWorkload]()
         state.stale.update(state.active)
         self._shown_version = self._seen_version = -1
         self._shown_at = clock.now()
@@ -131,12 +131,12 @@ class SimulatedCluster:
         is_told_more = bool(state.reporting) and self._shown_at != now
         if self._shown is None or self._shown_version != state.version or is_told_more:
             self._look_again()
-            parents = tuple(self._shown_parents.values())
+            parents = self._shown_parents.items()
             children = (uid for parent in parents for uid in state.children.get(parent.uid, ()))
             self._shown = Snapshot(
                 nodes=tuple(state.nodes.values()),
-                workloads=tuple(self._shown_runs.values()),
-                pods=tuple(chain.from_iterable(self._shown_pods.values())),
+                workloads=self._shown_runs.items(),
+                pods=self._shown_pods.items(),
                 parents=parents,
                 ended=tuple(state.workloads[uid] for uid in children if uid not in state.active),
                 growth=state.growth,
@@ -156,22 +156,16 @@ class SimulatedCluster:
         state = self._state
         stale = state.stale | {state.runs[pod_uid].workload_uid for pod_uid in state.reporting}
         state.stale.clear()
-        entries: tuple[dict[str, Any], ...] = (self._shown_runs, self._shown_pods, self._shown_parents)
-        is_sorted = True
-        for uid in sorted(stale):
+        for uid in stale:
             workload = state.workloads.get(uid) if uid in state.active else None
-            if workload is None:
-                for kept in entries:
-                    kept.pop(uid, None)
-            elif is_leaf(workload):
-                is_sorted &= uid in self._shown_runs or uid > next(reversed(self._shown_runs), "")
-                self._shown_runs[uid] = self._seen(workload)
-                self._shown_pods[uid] = tuple(self._seen_pods(workload))
-            else:
-                is_sorted &= uid in self._shown_parents or uid > next(reversed(self._shown_parents), "")
-                self._shown_parents[uid] = workload
-        if not is_sorted:
-            self._shown_runs, self._shown_pods, self._shown_parents = (dict(sorted(kept.items())) for kept in entries)
+            runs, pods, parents = tuple[Workload, ...](), tuple[Pod, ...](), tuple[AnyWorkload, ...]()
+            if workload is not None and is_leaf(workload):
+                runs, pods = (self._seen(workload),), tuple(self._seen_pods(workload))
+            elif workload is not None:
+                parents = (workload,)
+            self._shown_runs.put(uid, runs)
+            self._shown_pods.put(uid, pods)
+            self._shown_parents.put(uid, parents)
 
     def prepare_ahead(self, pools: tuple[PoolDemand, ...]) -> None:
         """From now on this is the demand for the pools that are to have nodes ahead of time."""
