@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fairlead.policy.queue import durations
 from fairlead.policy.queue.duration_estimates import enough_s
 from fairlead.policy.queue.durations import SOON_S, Durations, durations_of
+from fairlead.policy.queue.occupancy import EARLY_S
 from fairlead.state.snapshot import Completed, Grant, Intent, Pod, PodPhase, Workload
 from tests.builders import status, training
 
@@ -101,3 +102,25 @@ def test_that_property_catches_who_forgets_nobody(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(durations, "_last", (runs[:20], Durations(runs[:20])))
     monkeypatch.setattr(Durations, "after", lambda known, gone, new: after(known, (), new))
     assert told(durations_of(runs[9:29])) != told(Durations(runs[9:29]))
+
+
+@given(
+    times_s=st.lists(st.sampled_from((5.0, 10.0, 40.0, 200.0, 900.0)), max_size=40),
+    declared=st.sampled_from(({}, {"expected_duration_s": 60.0}, {"max_duration_s": 120.0})),
+    terminating_since=st.sampled_from((None, NOW - 20.0)),
+    looks_s=st.lists(st.floats(0.0, 2000.0), min_size=2, max_size=2),
+)
+def test_an_end_stays_the_same_for_as_long_as_it_is_said_to(
+    times_s: list[float], declared: dict[str, Any], terminating_since: float | None, looks_s: list[float]
+) -> None:
+    known, there, pods = took(*times_s), run(started_at=NOW - 30.0, **declared), (pod(terminating_since),)
+    first, then = (NOW + look_s for look_s in sorted(looks_s))
+    if then < known.same_until(there, pods, first) - EARLY_S:
+        assert known.ends_at(there, pods, then) == known.ends_at(there, pods, first)
+
+
+def test_an_end_changes_where_a_run_outlives_most_of_its_kind() -> None:
+    known, there = took(*[10.0] * 27, *[1000.0] * 3), run(started_at=NOW)
+    assert known.ends_at(there, (), NOW) == NOW + 10.0 + SOON_S
+    assert known.same_until(there, (), NOW) == NOW + 10.0
+    assert known.ends_at(there, (), NOW + 10.0) == NOW + 1000.0 + SOON_S

@@ -79,7 +79,7 @@ def test_what_can_never_fit_is_told_with_the_numbers() -> None:
 
 def test_what_waits_is_told_what_is_free_and_who_holds_the_rest() -> None:
     free = rooms((machine("a"),), (holder(Grant(cpu_milli=6000)),))
-    reason = why_waiting(gang(cpu=4), free, {"other": Resources()})
+    reason = why_waiting(gang(cpu=4), free, ["other"])
     assert reason.message == "needs 1 node with 4 CPU; a has 2 of 8 CPU free; held by other"
     assert reason.remedy == "It starts when other ends; `fairlead suspend other` would free it now."
 

@@ -16,6 +16,7 @@ from fairlead.control.simulation import World, simulate
 from fairlead.policy import pass_cache
 from fairlead.policy.decide import decide
 from fairlead.policy.pass_cache import PassCache, differences
+from fairlead.policy.queue.occupancy import Occupancy
 from fairlead.specs.simulation import Failures, Programs, Provisioning, Reclaims
 from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Capacity
@@ -116,6 +117,12 @@ def test_that_property_catches_a_cache_that_lets_no_time_pass(monkeypatch: pytes
     slow = replace(slow, spec=replace(slow.spec, max_duration_s=300.0))
     with compared(), pytest.raises(Differs):
         simulate([slow], (pool("a", nodes=2),))
+
+
+def test_that_property_catches_holdings_that_are_not_kept_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Occupancy, "changed", lambda kept, uids: None)
+    with compared(), pytest.raises((Differs, KeyError)):
+        simulate(drawn(1), (pool("a", nodes=2),))
 
 
 def test_a_look_that_breaks_off_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:

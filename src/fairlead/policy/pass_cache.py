@@ -15,6 +15,9 @@ from itertools import chain, compress, islice, repeat
 from operator import is_not
 from typing import TYPE_CHECKING, TypeVar
 
+from fairlead.policy.disruption.aftermath import makes_room
+from fairlead.policy.disruption.defragmentation import can_resume
+from fairlead.policy.disruption.eviction import HolderFacts
 from fairlead.policy.disruption.migration import is_moving
 from fairlead.policy.disruption.node_reclaims import leaving
 from fairlead.policy.kinds import checkpoint_health
@@ -24,9 +27,13 @@ from fairlead.policy.placement.placement import FreeCapacity
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import TaskMix, settled_size
 from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity
+from fairlead.policy.queue.durations import Durations
+from fairlead.policy.queue.occupancy import Occupancy
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
 from fairlead.policy.queue.spec_traits import SpecTraits
+from fairlead.policy.queue.timeline import Timeline
 from fairlead.policy.selection.slowdowns import is_colocated
+from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
 if TYPE_CHECKING:
@@ -50,6 +57,7 @@ class _Part:
     team: str
     amounts: Amounts
     is_scavenger: bool
+    priority: int
 
 
 class PassCache:
@@ -86,8 +94,13 @@ class PassCache:
         self._held: list[Workload] | None = None
         self._places: dict[str, int] = {}
         self._sums = Ledger({}, Capacity(), {}, {})
+        # Of how many of those that hold something; scavengers are of no team.
+        self._priorities = Counter[tuple[str, int]]()
+        self._leaving: dict[str, None] = {}
+        self._may_resume: set[str] = set()
         self._mix = _Mix()
         self._holdings: Holdings | None = None
+        self._occupancy: Occupancy | None = None
         self._going: frozenset[str] = frozenset()
         self.traits = SpecTraits(())
 
@@ -131,6 +144,8 @@ class PassCache:
             held_before = uid in self._parts
             self._note(uid)
             self._note_holder(uid, held_before)
+        if self._occupancy is not None:
+            self._occupancy.changed(touched)
         self._seen = snapshot
 
     def due(self, now: float) -> None:
@@ -162,6 +177,33 @@ class PassCache:
             self._places = {run.uid: place for place, run in enumerate(self._held)}
         return list(self._held)
 
+    def holder_facts(self, holders: Sequence[Workload]) -> HolderFacts:
+        """Return what is known of those that ``holders`` told."""
+        least = dict[str, int]()
+        for team, priority in self._priorities:
+            least[team] = min(least.get(team, priority), priority)
+        if len(holders) != len(self._parts):
+            # Those for which places are kept, and which hold nothing any more.
+            for run in holders:
+                if run.uid not in self._parts:
+                    team = "" if is_scavenger(run.spec) else run.spec.team
+                    least[team] = min(least.get(team, run.spec.priority), run.spec.priority)
+        return HolderFacts(
+            number=len(holders),
+            least=least,
+            leaving=tuple(self._leaving),
+            may_resume=bool(self._may_resume),
+        )
+
+    def timeline(self, durations: Durations, now: float) -> Timeline:
+        """Return room over time, to be changed by one pass."""
+        assert self._seen is not None
+        if self._occupancy is None:
+            self._occupancy = Occupancy(self._seen.nodes)
+            self._occupancy.changed(self.pods)
+        self._occupancy.refresh(self._parts, self.runs, self.pods, durations, now)
+        return Timeline.since(self._occupancy, now)
+
     def ledger(self, kept: Iterable[str]) -> Ledger:
         """The holdings of each team, with those for which places are kept."""
         assert self._seen is not None
@@ -187,6 +229,8 @@ class PassCache:
         for kept in (self.waiting, self.judged, self.automatic, self.colocated, self.timed, self._moving):
             kept.pop(uid, None)
         self._until.pop(uid, None)
+        self._leaving.pop(uid, None)
+        self._may_resume.discard(uid)
         run, pods = self.runs.get(uid), self.pods.get(uid, ())
         self._mix.note(uid, run)
         self._count(uid, run, pods)
@@ -201,6 +245,10 @@ class PassCache:
             self.colocated[uid] = run
         if depends_on_time(run):
             self.timed[uid] = run
+        if uid in self._parts and makes_room(run, Code.PREEMPTED, Code.RESIZED):
+            self._leaving[uid] = None
+        if can_resume(run):
+            self._may_resume.add(uid)
         if is_moving(run):
             self._moving[uid] = run
         if not pods and only_waits(run):
@@ -231,13 +279,17 @@ class PassCache:
         before, after = self._parts.pop(uid, None), None
         if run is not None and run.spec.engine is None and any(not pod.phase.is_final for pod in pods):
             gang = run.gang
-            after = _Part(gang.team, asked(gang, self._sums.whole), is_scavenger(gang))
+            after = _Part(gang.team, asked(gang, self._sums.whole), is_scavenger(gang), gang.priority)
             self._parts[uid] = after
         if before == after:
             return
         for part, times in ((before, -1), (after, 1)):
             if part is None:
                 continue
+            asks = "" if part.is_scavenger else part.team, part.priority
+            self._priorities[asks] += times
+            if not self._priorities[asks]:
+                del self._priorities[asks]
             sums = (self._sums.bound,) if part.is_scavenger else (self._sums.bound, self._sums.held)
             for each in sums:
                 each[part.team] = each.get(part.team, Amounts()) + part.amounts.times(times)

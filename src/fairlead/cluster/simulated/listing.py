@@ -1,4 +1,4 @@
-"""Lists what a snapshot shows, in order of uids: a change costs what has changed, and a copy of the whole little more."""
+"""Lists what a snapshot shows in order of uids: a change costs what has changed, a copy of the whole little more."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

@@ -28,6 +28,23 @@ from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Snapshot, Wo
 _STARTED = (Phase.STARTING, Phase.RUNNING)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderFacts:
+    """Facts about those that hold something, before anybody was looked at.
+
+    Attributes:
+        number: How many they are.
+        least: As in ``EvictionPass``.
+        leaving: As in ``EvictionPass``, in any order.
+        may_resume: Any of them has shown that it saves checkpoints.
+    """
+
+    number: int
+    least: Mapping[str, int]
+    leaving: tuple[str, ...]
+    may_resume: bool
+
+
 @dataclass(slots=True, kw_only=True)
 class EvictionPass:
     """The decisions of one pass for those that do not fit.
@@ -35,6 +52,7 @@ class EvictionPass:
     Attributes:
         pods: Of each workload, of any attempt.
         standing: Who goes before whom.
+        known: Of those that hold something, where that was kept; the first of the holders, in the same order.
         stopped: Uids of those that are stopped or moved.
         told: Those that are stopped for one that comes before, as they were chosen.
         spent_s: What the moves cost, in seconds of the whole cluster.
@@ -51,6 +69,7 @@ class EvictionPass:
     pods: Mapping[str, Sequence[Pod]]
     now: float
     standing: Standing
+    known: HolderFacts | None = None
     stopped: set[str] = field(default_factory=set)
     told: list[Victim] = field(default_factory=list)
     spent_s: float = 0.0
@@ -66,8 +85,8 @@ class EvictionPass:
         if not self.snapshot.rules.preempts or self.num_asked >= self.snapshot.rules.most_promises:
             return False
         if self.least is None:
-            self.least = {}
-            for each in holders:
+            self.least = {} if self.known is None else dict(self.known.least)
+            for each in holders if self.known is None else holders[self.known.number :]:
                 team = "" if is_scavenger(each.spec) else each.spec.team
                 self.least[team] = min(self.least.get(team, each.spec.priority), each.spec.priority)
         anybody = (
@@ -105,6 +124,8 @@ class EvictionPass:
         return max((holding.until for holding in held if holding is not None), default=-math.inf)
 
     def _leaving(self, holders: Sequence[Workload]) -> tuple[str, ...]:
+        if self.leaving is None and self.known is not None:
+            self.leaving = self.known.leaving
         if self.leaving is None:
             self.leaving = tuple(each.uid for each in holders if makes_room(each, Code.PREEMPTED, Code.RESIZED))
         return self.leaving
@@ -147,24 +168,25 @@ class EvictionPass:
         if not self.snapshot.rules.preempts:
             return ()
         whole, now = self.standing.whole, self.now
-        staying = [each for each in holders if each.uid not in there]
-        smaller, offered = victims(
-            workload,
-            staying,
-            self.pods,
-            is_owed=is_owed,
-            kept=protected(holders, self.snapshot.teams, whole, now),
-            barred=shape_of(workload.spec, timeline.doors).barred,
-            points=self.standing.points,
-            whole=whole,
-            now=now,
-        )
         chosen: tuple[Victim, ...] = ()
-        for some in (smaller, offered):
-            if not chosen:
-                found = choose(workload, some, timeline, starts_at=claim.start, whole=whole, now=now)
-                chosen = found if found and comes_by(found) else ()
+        if self._may_preempt(workload, is_owed=is_owed):
+            smaller, offered = victims(
+                workload,
+                [each for each in holders if each.uid not in there],
+                self.pods,
+                is_owed=is_owed,
+                kept=protected(holders, self.snapshot.teams, whole, now),
+                barred=shape_of(workload.spec, timeline.doors).barred,
+                points=self.standing.points,
+                whole=whole,
+                now=now,
+            )
+            for some in (smaller, offered):
+                if not chosen:
+                    found = choose(workload, some, timeline, starts_at=claim.start, whole=whole, now=now)
+                    chosen = found if found and comes_by(found) else ()
         if not chosen and self.may_replace(workload, holders):
+            staying = [each for each in holders if each.uid not in there]
             found = replaced(workload, staying, self.pods, timeline, self.standing, starts_at=claim.start)
             chosen = found if found and comes_by(found) else ()
             if not chosen:
@@ -174,6 +196,13 @@ class EvictionPass:
         self.told += chosen
         self.stopped.update(victim.workload.uid for victim in chosen)
         return chosen
+
+    def _may_preempt(self, workload: Workload, *, is_owed: bool) -> bool:
+        """Return whether anybody may have to give way to the run; those that start in this pass never do."""
+        if self.known is None or is_owed or "" in self.known.least:
+            return True
+        spec = workload.spec
+        return self.known.least.get(spec.team, spec.priority) < spec.priority
 
     def outside(
         self,
@@ -284,6 +313,8 @@ class EvictionPass:
             holders, there: As for ``victims``.
             promises: What of the room that is free now is kept for others.
         """
+        if self.known is not None and not self.known.may_resume:
+            return ()
         rules, now, whole = self.snapshot.rules, self.now, self.standing.whole
         left_s = budget(self.snapshot.workloads, rules, now) - self.spent_s
         if not rules.moves or left_s <= 0:

@@ -1,6 +1,7 @@
 """Chooses where a gang goes: all of it or none; and why it waits or can never fit."""
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -9,7 +10,6 @@ from fairlead.policy.placement.device_matching import serves
 from fairlead.policy.placement.node_eligibility import Eligibility, doors_of, keeps_apart
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.specs.gang import GangSpec
-from fairlead.specs.resources import Resources
 from fairlead.specs.sharing import Sharing
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Gpu, Grant, Node
@@ -73,6 +73,10 @@ class NodeCapacity:
     def of(cls, node: Node) -> "NodeCapacity":
         """The room of an empty node."""
         return cls(node, node.cpu_milli, node.memory_bytes, {gpu.uuid: gpu.milli for gpu in node.gpus})
+
+    def copy(self) -> "NodeCapacity":
+        """One that changes apart from this one."""
+        return NodeCapacity(self.node, self.cpu_milli, self.memory_bytes, dict(self.gpu_milli), self._such)
 
     def take(self, grant: Grant, times: int = 1) -> None:
         """Count a grant as held; with -1 as given back."""
@@ -168,8 +172,8 @@ def why_never(spec: GangSpec, nodes: tuple[Node, ...]) -> Reason | None:
     )
 
 
-def why_waiting(spec: GangSpec, free: Free, holders: Mapping[str, Resources]) -> Reason:
-    """Say why the gang does not fit now although it could; ``holders`` are the running workloads and their shares."""
+def why_waiting(spec: GangSpec, free: Free, holders: Iterable[str]) -> Reason:
+    """Say why the gang does not fit now although it could; ``holders`` are the names of the running workloads."""
     need = describe_need(spec)
     shape, barred = shape_of(spec, free.doors), free.doors.barred(spec)
     freest = "; ".join(
@@ -178,8 +182,9 @@ def why_waiting(spec: GangSpec, free: Free, holders: Mapping[str, Resources]) ->
         else _say_free(room, spec)
         for room in free.freest(shape, 3)
     )
-    held = ", ".join(sorted(holders)[:5]) or "nothing of ours"
-    first = sorted(holders)[0] if holders else None
+    names = heapq.nsmallest(5, set(holders))
+    held = ", ".join(names) or "nothing of ours"
+    first = names[0] if names else None
     return Reason(
         code=Code.WAITING_FOR_RESOURCES,
         message=f"needs {need}; {freest}; held by {held}",

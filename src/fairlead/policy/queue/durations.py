@@ -6,7 +6,7 @@ are of one kind; a number that a repeated name was given (``train-2``) does not 
 
 import math
 import re
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
@@ -78,6 +78,32 @@ class Durations:
         else:
             end = started + self._expected_s(workload, max(0.0, now - started))
         return max(end, now) + SOON_S
+
+    def took(self, kind: tuple[str, str]) -> list[float] | None:
+        """Return what runs of the kind took, ascending, not to be changed; None where none has ended.
+
+        The same list, where ``after`` has learnt nothing of the kind.
+        """
+        return self._took.get(kind)
+
+    def same_until(self, workload: Workload, pods: Iterable[Pod], now: float) -> float:
+        """Return until when ``ends_at`` says the same if nothing happens; a time that has passed for no longer."""
+        spec, started = workload.spec, workload.status.started_at
+        leaves = [pod.terminating_since for pod in pods if not pod.phase.is_final]
+        if leaves and all(since is not None for since in leaves):
+            return max(since or 0.0 for since in leaves) + spec.grace_s
+        if started is None:
+            return math.inf
+        if spec.max_duration_s is not None:
+            return started + spec.max_duration_s + spec.grace_s
+        done_s = max(0.0, now - started)
+        if spec.expected_duration_s is not None and spec.most_nodes is None:
+            left_s = max(0.0, spec.expected_duration_s - workload.status.ran_s)
+            if done_s <= left_s:
+                return started + left_s
+        took_s = self._took.get(kind_of(spec), ())
+        longer = bisect_right(took_s, done_s)
+        return started + took_s[longer] if longer < len(took_s) else math.inf
 
     def _expected_s(self, workload: Workload, done_s: float) -> float:
         """Return how long the whole of a start takes that has run so long."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from fairlead.policy.disruption.preemption import Victim
-from fairlead.policy.placement.placement import why_waiting
+from fairlead.policy.placement.placement import NodeCapacity, why_waiting
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.queue.dominant_shares import Amounts, asked
 from fairlead.policy.queue.quotas import Ledger
@@ -24,7 +24,7 @@ MOST_NAMES = 5
 
 def needs(workload: Workload, timeline: Timeline, holders: Iterable[Workload]) -> Reason:
     """Return what the run needs, what is free, and who holds the rest."""
-    reason = why_waiting(workload.spec, timeline, {each.spec.name: each.spec.resources for each in holders})
+    reason = why_waiting(workload.spec, timeline, (each.spec.name for each in holders))
     such = _such_devices(workload, timeline)
     return _told(reason if such is None else replace(reason, message=f"{reason.message}; {such}"), workload)
 
@@ -260,11 +260,12 @@ def _such_devices(workload: Workload, timeline: Timeline) -> str | None:
     if gpu is None or len(timeline.rooms) <= 3:
         return None
     shape = Shape.of(workload.spec.resources)
-    idle = [
-        sum(room.gpu_milli[each.uuid] == each.milli for each in such)
-        for room in timeline.rooms.values()
-        if (such := room.such(shape))
-    ]
+
+    def idle_of(room: NodeCapacity) -> int | None:
+        such = room.such(shape)
+        return sum(room.gpu_milli[each.uuid] == each.milli for each in such) if such else None
+
+    idle = [number for number in timeline.of_rooms(("idle", shape), idle_of).values() if number is not None]
     kind = f"{gpu.model}s" if gpu.model is not None else "such GPUs"
     return f"{plural(len(idle), 'node')} {'has' if len(idle) == 1 else 'have'} {kind}, the freest has {max(idle)} idle"
 

@@ -12,8 +12,9 @@ costs a placement for each run that starts and for each shape that does not, and
 """
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlead.policy.capacity import spot_deadline
@@ -119,6 +120,7 @@ class SchedulingPass:
         round: Who goes where, where GPUs are shared in rounds; then nothing is selected.
         openings: The places of that round.
         told_round: Uids of those that were told of it.
+        begins: Returns the room over time before anybody starts; made from the snapshot when left out.
     """
 
     snapshot: Snapshot
@@ -149,6 +151,7 @@ class SchedulingPass:
     round: rounds.Round | None = None
     openings: rounds.Openings = field(default_factory=rounds.Openings)
     told_round: set[str] = field(default_factory=set)
+    begins: Callable[[], Timeline] | None = None
     _timeline: Timeline | None = None
 
     @classmethod
@@ -194,9 +197,11 @@ class SchedulingPass:
                 pods=pods,
                 now=now,
                 standing=Standing.of(snapshot, whole, snapshot.rules.order, now),
+                known=None if cache is None else cache.holder_facts(holders),
             ),
             traits=traits,
             kept=kept,
+            begins=None if cache is None else partial(cache.timeline, durations, now),
         )
 
     def settle(self, workload: Workload) -> Change:
@@ -647,8 +652,11 @@ class SchedulingPass:
     def timeline(self) -> Timeline:
         """Room over time; made when somebody first needs it."""
         if self._timeline is None:
-            known = {w.uid: self.durations.ends_at(w, self.pods[w.uid], self.now) for w in self.holders}
-            timeline = Timeline.of(self.snapshot.nodes, self.snapshot.pods, known, self.now)
+            if self.begins is not None:
+                timeline = self.begins()
+            else:
+                known = {w.uid: self.durations.ends_at(w, self.pods[w.uid], self.now) for w in self.holders}
+                timeline = Timeline.of(self.snapshot.nodes, self.snapshot.pods, known, self.now)
             for uid, seats in self.kept.items():
                 timeline.hold(coming(uid), [(seat.node, seat.grant) for seat in seats], math.inf)
             for workload, placed in self.started:

@@ -11,15 +11,20 @@ Members of a gang are alike, so counting how many fit on each node is exact; whi
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from fairlead.policy.placement.node_eligibility import Eligibility, doors_of
 from fairlead.policy.placement.placement import NodeCapacity, takes_pods
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.state.snapshot import Grant, Node, Pod
 
+if TYPE_CHECKING:
+    from fairlead.policy.queue.occupancy import Occupancy
+
+Told = TypeVar("Told")
 Part = tuple[str, Grant]
 # What a run gives back is a holding of its own; no uid ends like this.
 IN_PART = " in part"
@@ -42,22 +47,33 @@ class Claim:
     after: str | None = None
 
 
-@dataclass(slots=True)
-class _Holding:
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Parts of nodes that somebody holds, and until when."""
+
     parts: tuple[Part, ...]
     until: float
 
 
 @dataclass(slots=True)
 class Timeline:
-    """Room now and to come, changed by whoever starts runs or makes claims."""
+    """Room now and to come, changed by whoever starts runs or makes claims.
+
+    Attributes:
+        kept: What rooms and ends were taken from, if that is kept from pass to pass; it is not changed.
+    """
 
     now: float
     rooms: dict[str, NodeCapacity]
     doors: Eligibility
-    holdings: dict[str, _Holding] = field(default_factory=dict)
+    holdings: dict[str, Holding] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
+    kept: "Occupancy | None" = None
     _claimed: dict[str, list[tuple[Claim, Grant]]] = field(default_factory=lambda: defaultdict(list))
+    # Holdings that are not as they are kept, rooms that are its own, and those of them in which it holds something.
+    _changed: set[str] = field(default_factory=set)
+    _own: set[str] = field(default_factory=set)
+    _differs: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], until: dict[str, float], now: float) -> "Timeline":
@@ -72,23 +88,29 @@ class Timeline:
             timeline.hold(uid, held, until.get(uid, math.inf))
         return timeline
 
+    @classmethod
+    def since(cls, kept: "Occupancy", now: float) -> "Timeline":
+        """As ``of``, from what is kept of the same nodes and pods; it must not change while this is used."""
+        return cls(now, dict(kept.rooms), kept.doors, dict(kept.holdings), kept=kept)
+
     def hold(self, uid: str, parts: Iterable[Part], until: float) -> None:
         """A run holds this from now until then."""
         held = tuple(parts)
         for node, grant in held:
-            self.rooms[node].take(grant)
-        self.holdings[uid] = _Holding(held, until)
+            self._room(node).take(grant)
+            self._differs.add(node)
+        self._is(uid, Holding(held, until))
 
     def end_by(self, uid: str, until: float) -> None:
         """A run leaves earlier than was expected."""
         holding = self.holdings[uid]
-        holding.until = min(holding.until, until)
+        self._is(uid, Holding(holding.parts, min(holding.until, until)))
 
     def end_parts(self, uid: str, parts: Sequence[Part], until: float) -> None:
         """A run gives some of what it holds back earlier than was expected."""
         holding, left = self.holdings[uid], list(parts)
-        self.holdings[uid] = _Holding(tuple(part for part in holding.parts if not _taken(part, left)), holding.until)
-        self.holdings[uid + IN_PART] = _Holding(tuple(parts), min(holding.until, until))
+        self._is(uid, Holding(tuple(part for part in holding.parts if not _taken(part, left)), holding.until))
+        self._is(uid + IN_PART, Holding(tuple(parts), min(holding.until, until)))
 
     def claim(self, claim: Claim) -> None:
         """Promise the room."""
@@ -98,7 +120,7 @@ class Timeline:
 
     def earliest(self, shape: Shape, count: int, length_s: float) -> Claim:
         """The first start at which so many members fit for so long beside all claims."""
-        released: list[_Holding] = []
+        released: list[Holding] = []
         try:
             return self._walk(shape, count, length_s, released)
         finally:
@@ -114,44 +136,82 @@ class Timeline:
             free = sum(max(0, room.gpu_milli[gpu.uuid]) for gpu in such)
             return len(such) < shape.num_gpus, not takes_pods(room.node), -free, -room.cpu_milli, room.node.name
 
-        return heapq.nsmallest(most, self.rooms.values(), key=rank)
+        return [self.rooms[name] for *_, name in heapq.nsmallest(most, self.of_rooms(("free", shape), rank).values())]
+
+    def of_rooms(self, what: Hashable, told: Callable[[NodeCapacity], Told]) -> dict[str, Told]:
+        """Return what is told of each room as it is now, by node.
+
+        Args:
+            what: Names what is told, for which that function always tells the same of the same room.
+        """
+        if self.kept is None:
+            return {name: told(room) for name, room in self.rooms.items()}
+        found = dict(self.kept.of_rooms(what, told))
+        for name in self._differs:
+            found[name] = told(self.rooms[name])
+        return found
 
     @contextmanager
     def at(self, moment: float) -> Iterator[Mapping[str, NodeCapacity]]:
-        """The rooms as they are expected then, beside all that is claimed from then on."""
+        """The rooms as they are expected then, beside all that is claimed from then on; to be left as they are."""
         ended = [grant for holding in self.holdings.values() if holding.until <= moment for grant in holding.parts]
         claimed = [part for claim in self.claims if claim.end > moment for part in claim.parts]
         changes = [(part, -1) for part in ended] + [(part, 1) for part in claimed]
+        for node in self.rooms:
+            self._room(node)
         for (node, grant), times in changes:
             self.rooms[node].take(grant, times)
         yield self.rooms
         for (node, grant), times in changes:
             self.rooms[node].take(grant, -times)
 
-    def _walk(self, shape: Shape, count: int, length_s: float, released: list[_Holding]) -> Claim:
-        fits = {name: self._members(room, shape, count, self.now, length_s) for name, room in self.rooms.items()}
+    def _is(self, uid: str, holding: Holding) -> None:
+        """Somebody holds this from now on, whatever is kept of it."""
+        self.holdings[uid] = holding
+        self._changed.add(uid)
+
+    def _room(self, node: str) -> NodeCapacity:
+        """The room of a node, to be changed."""
+        if self.kept is not None and node not in self._own:
+            self._own.add(node)
+            self.rooms[node] = self.rooms[node].copy()
+        return self.rooms[node]
+
+    def _ends(self) -> Iterator[tuple[float, str]]:
+        """Yield when holdings end from now on, as far as that is known, in this order."""
+        own = sorted(
+            (until, uid) for uid in self._changed if self.now < (until := self.holdings[uid].until) < math.inf
+        )  # fmt: skip
+        if self.kept is None:
+            return iter(own)
+        there = (end for end in self.kept.ends_after(self.now) if end[1] not in self._changed)
+        return heapq.merge(there, own)
+
+    def _walk(self, shape: Shape, count: int, length_s: float, released: list[Holding]) -> Claim:
+        fits = self.of_rooms(("fits", shape, count), lambda room: members(room, shape, count))
         total = sum(fits.values())
-        ends = sorted(
-            (holding.until, uid) for uid, holding in self.holdings.items() if self.now < holding.until < math.inf
-        )
-        times = sorted({self.now, *(until for until, _ in ends), *(c.end for c in self.claims if c.end < math.inf)})
-        position, latest = 0, None
-        for at in times:
+        ends, over = self._ends(), sorted({claim.end for claim in self.claims if self.now < claim.end < math.inf})
+        end, latest, at = next(ends, None), None, self.now
+        while True:
             touched = set(self._claimed)
-            while position < len(ends) and ends[position][0] <= at:
-                released.append(self.holdings[ends[position][1]])
-                latest = ends[position][1].removesuffix(IN_PART)
+            while end is not None and end[0] <= at:
+                released.append(self.holdings[end[1]])
+                latest = end[1].removesuffix(IN_PART)
                 for node, grant in released[-1].parts:
-                    self.rooms[node].take(grant, -1)
+                    self._room(node).take(grant, -1)
                     touched.add(node)
-                position += 1
+                end = next(ends, None)
             for node in touched:
-                now_fit = self._members(self.rooms[node], shape, count, at, length_s)
+                now_fit = self._members(self._room(node), shape, count, at, length_s)
                 total += now_fit - fits[node]
                 fits[node] = now_fit
             if total >= count:
                 return self._claim(shape, count, at, length_s, fits, released, latest)
-        return Claim(start=math.inf, end=math.inf, keeps=tuple(self._any_time(shape, count)))
+            while over and over[0] <= at:
+                over.pop(0)
+            if end is None and not over:
+                return Claim(start=math.inf, end=math.inf, keeps=tuple(self._any_time(shape, count)))
+            at = min(([] if end is None else [end[0]]) + over[:1])
 
     def _members(self, room: NodeCapacity, shape: Shape, most: int, at: float, length_s: float) -> int:
         """Return how many members fit there from then on, beside the claims that overlap."""
@@ -176,7 +236,7 @@ class Timeline:
         at: float,
         length_s: float,
         fits: dict[str, int],
-        released: Sequence[_Holding],
+        released: Sequence[Holding],
         latest: str | None,
     ) -> Claim:
         back: dict[str, list[Grant]] = defaultdict(list)
@@ -189,7 +249,7 @@ class Timeline:
             number = min(fits[name], count - len(parts))
             if not number:
                 break
-            room, overlapping = self.rooms[name], self._overlapping(name, at, length_s)
+            room, overlapping = self._room(name), self._overlapping(name, at, length_s)
             for grant in overlapping:
                 room.take(grant)
             before = NodeCapacity(room.node, room.cpu_milli, room.memory_bytes, dict(room.gpu_milli))

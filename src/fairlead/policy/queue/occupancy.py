@@ -1,0 +1,147 @@
+"""Keeps from pass to pass what runs hold of nodes and until when, from which a timeline begins.
+
+A pass changes a timeline as it starts and stops runs. What it begins from is what live pods hold, which is brought up
+to what has changed. An end is worked out again when its run or its pods are other objects, when others of its kind have
+ended since, and when time has come to where it may be another (``Durations.same_until``).
+"""
+
+import heapq
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from fairlead.policy.placement.node_eligibility import doors_of
+from fairlead.policy.placement.placement import NodeCapacity
+from fairlead.policy.queue.durations import Durations, kind_of
+from fairlead.policy.queue.timeline import Holding
+from fairlead.state.snapshot import Grant, Node, Pod, Workload
+
+Told = TypeVar("Told")
+# An end is worked out again so long before it may change, for the sum of two times is not exact.
+EARLY_S = 1.0
+# More kinds of shapes than a queue has at a time.
+MOST_TOLD = 256
+# Sorts behind every uid.
+_LAST = "\U0010ffff"
+
+
+class Occupancy:
+    """The holdings of live pods on some nodes.
+
+    Attributes:
+        rooms: What is free of each node beside them.
+        holdings: Of each workload that has any.
+    """
+
+    def __init__(self, nodes: tuple[Node, ...]) -> None:
+        self.doors = doors_of(nodes)
+        self.rooms = {node.name: NodeCapacity.of(node) for node in nodes}
+        self.holdings: dict[str, Holding] = {}
+        self._ends: list[tuple[float, str]] = []
+        self._stale: set[str] = set()
+        self._same_until: list[tuple[float, str]] = []
+        self._until: dict[str, float] = {}
+        self._durations: Durations | None = None
+        self._of_kind: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self._kind: dict[str, tuple[str, str]] = {}
+        self._told: dict[Hashable, tuple[dict[str, Any], set[str]]] = {}
+
+    def changed(self, uids: Iterable[str]) -> None:
+        """The runs of these uids, or their pods, are not as they were."""
+        self._stale.update(uids)
+
+    def refresh(
+        self,
+        holders: Mapping[str, object],
+        runs: Mapping[str, Workload],
+        pods: Mapping[str, Sequence[Pod]],
+        durations: Durations,
+        now: float,
+    ) -> None:
+        """Bring everything up to what is there now.
+
+        Args:
+            holders: Of which an end may be known; by uid.
+            runs, pods: All of them, by uid of the run.
+        """
+        stale = self._stale
+        while self._same_until and self._same_until[0][0] - EARLY_S <= now:
+            at, uid = heapq.heappop(self._same_until)
+            if self._until.get(uid) == at:
+                stale.add(uid)
+        if self._durations is not durations:
+            before = self._durations
+            for kind, uids in self._of_kind.items():
+                if before is None or before.took(kind) is not durations.took(kind):
+                    stale |= uids
+            self._durations = durations
+        for uid in stale:
+            self._hold(uid, [pod for pod in pods.get(uid, ()) if not pod.phase.is_final and pod.node in self.rooms])
+            self._end(uid, runs[uid] if uid in holders else None, pods.get(uid, ()), durations, now)
+        stale.clear()
+
+    def ends_after(self, now: float) -> Iterator[tuple[float, str]]:
+        """Yield when holdings end, with their uids, in this order."""
+        for at in range(bisect_right(self._ends, (now, _LAST)), len(self._ends)):
+            yield self._ends[at]
+
+    def of_rooms(self, what: Hashable, told: Callable[[NodeCapacity], Told]) -> Mapping[str, Told]:
+        """As ``Timeline.of_rooms``, worked out again only for rooms that have changed."""
+        found = self._told.get(what)
+        if found is None:
+            if len(self._told) >= MOST_TOLD:
+                self._told.clear()
+            found = self._told[what] = ({name: told(room) for name, room in self.rooms.items()}, set())
+        known, stale = found
+        for name in stale:
+            known[name] = told(self.rooms[name])
+        stale.clear()
+        return known
+
+    def _hold(self, uid: str, pods: Sequence[Pod]) -> None:
+        parts = tuple((pod.node, pod.grant) for pod in pods)
+        before = self.holdings.get(uid)
+        if before is not None and before.parts == parts:
+            return
+        for node, grant in () if before is None else before.parts:
+            self._take(node, grant, -1)
+        for node, grant in parts:
+            self._take(node, grant, 1)
+        if before is not None:
+            self._forget_end(uid, before.until)
+            del self.holdings[uid]
+        if parts:
+            self.holdings[uid] = Holding(parts, math.inf)
+
+    def _take(self, node: str, grant: Grant, times: int) -> None:
+        self.rooms[node].take(grant, times)
+        for _, stale in self._told.values():
+            stale.add(node)
+
+    def _end(self, uid: str, run: Workload | None, pods: Sequence[Pod], durations: Durations, now: float) -> None:
+        if uid in self._kind:
+            self._of_kind[self._kind.pop(uid)].discard(uid)
+        self._until.pop(uid, None)
+        held = self.holdings.get(uid)
+        if held is None:
+            return
+        until = math.inf
+        if run is not None:
+            until = durations.ends_at(run, pods, now)
+            kind = self._kind[uid] = kind_of(run.spec)
+            self._of_kind[kind].add(uid)
+            same_until = durations.same_until(run, pods, now)
+            if same_until < math.inf:
+                self._until[uid] = same_until
+                heapq.heappush(self._same_until, (same_until, uid))
+        if until != held.until:
+            self._forget_end(uid, held.until)
+            self.holdings[uid] = Holding(held.parts, until)
+            if until < math.inf:
+                insort(self._ends, (until, uid))
+
+    def _forget_end(self, uid: str, until: float) -> None:
+        if until < math.inf:
+            del self._ends[bisect_left(self._ends, (until, uid))]
