@@ -3,6 +3,7 @@
 The runs themselves are let be: each of their programs begins just once, however often the driver begins anew.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -80,13 +81,25 @@ def test_every_run_of_a_pipeline_begins_once_whatever_happens_to_its_driver(seed
         expected = {f"p-{name}" for name in (DRIVER, "tune", *(f"r{number}" for number in range(9)))}
         assert children == dict.fromkeys(expected, Phase.SUCCEEDED), told
         uids = below(cluster, parent.uid)
-        until(lambda: not any(map(processes_of, uids)), "end of all processes")
+        until(lambda: not any(map(processes_of, uids)), lambda: f"{commands_of(uids)} left behind; {told}")
     finally:
         uids = below(cluster, parent.uid)
         end(world)
         for pid in (pid for uid in uids for pid in processes_of(uid)):
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def commands_of(uids: list[str]) -> list[str]:
+    """The processes of runs, for people: id, parent, state and command of each."""
+    found = []
+    for pid in (pid for uid in uids for pid in processes_of(uid)):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            status = Path(f"/proc/{pid}/status").read_text()
+            about = [line for line in status.splitlines() if line.startswith(("PPid", "State"))]
+            found.append(f"{pid} {about}: {words}")
+    return found
 
 
 def below(cluster: LocalCluster, parent: str) -> list[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.models import find_version, resolve
+from fairlead.cluster.local.models import resolve
+from fairlead.cluster.model_versions import find_version
 from fairlead.control.models import INCOMING, promote, push
 from fairlead.errors import Conflict, FairleadError, InvalidSpec, NoRoom, NotFound
 from fairlead.runtime.checkpoint.manifest import MANIFEST, Manifest, seal

@@ -31,8 +31,9 @@ NO_PLACES = {
     "data": "can only be read", "local": "is the pod's own disk",
 }  # fmt: skip
 IN_POD = "is relative, and lies in the pod, which takes it along when it ends"
-OF_A_MACHINE = (
-    "is a checkpoint or a version of a model, and where those are is known on the machine alone that they were made on"
+OF_A_REGISTRY = (
+    "is a checkpoint or a version of a model, which pods cannot look up: `fairlead run` does, for versions that were "
+    "pushed with `fairlead model push --context`"
 )
 MODEL_PLACES = "give a path in the image, in `workdir` or on a volume of `kubernetes`, or a URL that the server reads"
 OTHER_PLACES = "name an object store, such as s3://bucket/path, or a mount"
@@ -203,7 +204,7 @@ def pod_model_problem(spec: "Replica") -> str | None:
     if "://" in given and not given.startswith("run://"):
         return None
     if given.startswith("run://") or "@" in given:
-        return f"{quote(given)} {OF_A_MACHINE}; {MODEL_PLACES}"
+        return f"{quote(given)} {OF_A_REGISTRY}; {MODEL_PLACES}"
     return None
 
 

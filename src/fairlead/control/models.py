@@ -18,8 +18,9 @@ from typing import Any
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.disk_errors import NO_ROOM, explained
-from fairlead.cluster.local.models import ResolvedModel, find_version, resolve
+from fairlead.cluster.local.models import ResolvedModel, resolve
 from fairlead.cluster.local.space import used_bytes
+from fairlead.cluster.model_versions import ModelVersions, find_version
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest
 from fairlead.control.pipelines.lineage import find, lineage_of
 from fairlead.control.pipelines.submission import pipeline_of
@@ -76,7 +77,7 @@ def push(
     """
     if (problem := NAME.problem(name)) is not None:
         raise InvalidSpec((f"The model's name: {problem}.",))
-    by = None if objective is None else _read_objective(objective)
+    by = None if objective is None else read_objective(objective)
     found = _source(cluster, source)
     told = {**found.metrics, **(metrics or {})}
     by = by or found.objective
@@ -109,7 +110,7 @@ def push(
         raise explained(cluster.home.path, error) from error
 
 
-def promote(cluster: LocalCluster, text: str, stage: str) -> tuple[ModelVersion, ModelVersion | None]:
+def promote(cluster: ModelVersions, text: str, stage: str) -> tuple[ModelVersion, ModelVersion | None]:
     """Give a version a stage; the version, and the one that had the stage before, None where none or it itself had.
 
     Raises:
@@ -127,7 +128,7 @@ def promote(cluster: LocalCluster, text: str, stage: str) -> tuple[ModelVersion,
     return now, None if before is None or before.version == now.version else before
 
 
-def delete(cluster: LocalCluster, text: str) -> ModelVersion:
+def delete(cluster: ModelVersions, text: str) -> ModelVersion:
     """Remove a version; the one that was removed. Its number is not given again, and its content stays for now.
 
     Raises:
@@ -142,7 +143,12 @@ def delete(cluster: LocalCluster, text: str) -> ModelVersion:
     return version
 
 
-def _read_objective(text: str) -> tuple[str, Goal]:
+def read_objective(text: str) -> tuple[str, Goal]:
+    """Read a metric, and which of its values are good ones.
+
+    Raises:
+        InvalidSpec: It is none.
+    """
     metric, colon, goal = text.partition(":")
     if not metric or (colon and goal not in tuple(Goal)):
         raise InvalidSpec((f"--objective {text!r}: give a metric, such as `loss` or `accuracy:maximize`.",))

@@ -30,6 +30,8 @@ class ModelVersion:
         objective: The metric by which versions compare; None where nobody said one.
         goal: Which values of that are good ones.
         lineage: Where it came from, as plain data for people and programs.
+        place: Of a version on a cluster: the URL of a directory that has its content and nothing else; None for one of
+            this machine, whose content is kept by its hash.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ModelVersion:
     objective: str | None = None
     goal: Goal | None = None
     lineage: Mapping[str, Any] = field(default_factory=dict)
+    place: str | None = None
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"

@@ -2,16 +2,21 @@
 
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
-from fairlead.control.opening import open_local
+from fairlead.cli.target import Target, cluster_options
 from fairlead.state.models import ModelVersion
 from fairlead.text.quantities import describe_memory
 
 if TYPE_CHECKING:
+    from fairlead.cluster.local.cluster import LocalCluster
+    from fairlead.cluster.model_versions import ModelVersions
     from fairlead.control.model_registry import RegisteredVersion
 
 DIGITS = 12
@@ -21,8 +26,10 @@ DIGITS = 12
 def model() -> None:
     """Keep versions of models, and promote them to stages.
 
-    What a version is named by can be used as `checkpoint.from` of a run: NAME@production or another stage, NAME@best,
-    NAME@latest, NAME@3, or run://NAME@best for a checkpoint that is no version.
+    They are kept on this machine, or with --context in a namespace of a cluster, with their content in the object store
+    of its checkpoints. `checkpoint.from` of a run and `model` of an endpoint take what a version is named by:
+    NAME@production or another stage, NAME@best, NAME@latest, NAME@3; or on this machine run://NAME@best for a
+    checkpoint that is no version.
     """
 
 
@@ -32,22 +39,23 @@ def model() -> None:
 @click.option("--metric", "metrics", multiple=True, metavar="NAME=VALUE", help="What it reached; may be repeated.")
 @click.option("--objective", metavar="METRIC[:GOAL]", help="What versions compare by, such as `accuracy:maximize`.")
 @json_option
-def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None, json_: bool) -> None:
+@cluster_options
+def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None, json_: bool, target: Target) -> None:
     """Make a version of the model NAME from SOURCE.
 
-    SOURCE is a run (its newest checkpoint; of a sweep its best trial's), run://RUN@best, run://RUN@STEP,
-    RUN/STEP.OUTPUT of a pipeline, or a path. Where MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI names a server, the
-    version is registered there too.
+    SOURCE is a run (its newest checkpoint; of a sweep its best trial's), run://RUN@best, run://RUN@STEP, a version of
+    another model, or on this machine RUN/STEP.OUTPUT of a pipeline or a path. Where MLFLOW_REGISTRY_URI or
+    MLFLOW_TRACKING_URI names a server, the version is registered there too.
     """
     from fairlead.control.model_registry import is_configured, register
-    from fairlead.control.models import push as push_model
 
-    cluster = open_local()
+    cluster = target.quietly()
     given = dict(_metric(each) for each in metrics)
-    version, is_new = push_model(cluster, name, source, metrics=given, objective=objective)
+    version, is_new = _push_at(target)(cluster, name, source, metrics=given, objective=objective)
     registered = None
     if is_configured(os.environ):
-        registered = register(version, cluster.home.artefact(version.digest), os.environ)
+        with _content(target, cluster, version) as content:
+            registered = register(version, content, os.environ)
     if json_:
         print(as_json({**told(version), "new": is_new, "registered": _told_registered(registered)}))
         return
@@ -55,7 +63,8 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
     if registered is not None:
         message(f"In the registry it is version {registered.version}: {registered.address}")
     if is_new:
-        message(f"`fairlead model promote {version} --to production` gives it a stage.")
+        command = f"fairlead model promote {version} --to production {cluster.named()}".rstrip()
+        message(f"`{command}` gives it a stage.")
     else:
         message(f"It was there already: {version} has this content from this place.")
 
@@ -63,13 +72,14 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
 @model.command("list")
 @click.argument("name", required=False)
 @json_option
-def list_(name: str | None, json_: bool) -> None:
+@cluster_options
+def list_(name: str | None, json_: bool, target: Target) -> None:
     """List models and their versions, those of NAME or all."""
-    from fairlead.cluster.local.models import find_version
+    from fairlead.cluster.model_versions import find_version
     from fairlead.specs.model_reference import LATEST, ModelReference
     from fairlead.state.models import best_version
 
-    cluster = open_local()
+    cluster = cast("ModelVersions", target.quietly())
     if name is not None:
         find_version(cluster, ModelReference(name=name, which=LATEST))
     versions = cluster.models(name)
@@ -78,7 +88,8 @@ def list_(name: str | None, json_: bool) -> None:
         print(as_json({"models": [{**told(each), "best": best[each.name] == each} for each in versions]}))
         return
     if not versions:
-        message("No model has a version yet. `fairlead model push NAME RUN` makes one of a run's checkpoint.")
+        command = f"fairlead model push NAME RUN {cluster.named()}".rstrip()
+        message(f"No model has a version yet. `{command}` makes one of a run's checkpoint.")
         return
     rows: list[tuple[str, ...]] = [("MODEL", "STAGE", "BEST", "METRICS", "FROM", "SIZE", "PUSHED", "CONTENT")]
     for each in versions:
@@ -94,7 +105,8 @@ def list_(name: str | None, json_: bool) -> None:
 @click.argument("version")
 @click.option("--to", "stage", required=True, metavar="STAGE", help="Such as `production`.")
 @json_option
-def promote(version: str, stage: str, json_: bool) -> None:
+@cluster_options
+def promote(version: str, stage: str, json_: bool, target: Target) -> None:
     """Give VERSION a stage, which a model has at most one version of.
 
     VERSION is NAME@best, NAME@latest, NAME@3 or NAME@STAGE. Where MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI names a
@@ -103,11 +115,12 @@ def promote(version: str, stage: str, json_: bool) -> None:
     from fairlead.control.model_registry import alias, is_configured
     from fairlead.control.models import promote as promote_model
 
-    cluster = open_local()
-    now, before = promote_model(cluster, version, stage)
+    cluster = target.quietly()
+    now, before = promote_model(cast("ModelVersions", cluster), version, stage)
     registered = None
     if is_configured(os.environ):
-        registered = alias(now, cluster.home.artefact(now.digest), stage, os.environ)
+        with _content(target, cluster, now) as content:
+            registered = alias(now, content, stage, os.environ)
     if json_:
         said = {"before": None if before is None else before.version, "registered": _told_registered(registered)}
         print(as_json({**told(now), **said}))
@@ -116,22 +129,27 @@ def promote(version: str, stage: str, json_: bool) -> None:
     if registered is not None:
         message(f"In the registry {stage} is version {registered.version}: {registered.address}")
     if before is not None:
-        message(f"{before} was before; `fairlead model promote {before} --to {stage}` goes back.")
+        command = f"fairlead model promote {before} --to {stage} {cluster.named()}".rstrip()
+        message(f"{before} was before; `{command}` goes back.")
 
 
 @model.command()
 @click.argument("version")
 @json_option
-def delete(version: str, json_: bool) -> None:
+@cluster_options
+def delete(version: str, json_: bool, target: Target) -> None:
     """Remove VERSION, which is NAME@3. One that has a stage stays.
 
-    Its number is not given again. `fairlead prune --artefacts` removes its content where nothing else needs that.
+    Its number is not given again. On this machine `fairlead prune --artefacts` removes its content where nothing else
+    needs that; of a cluster the content stays, since runs and endpoints may need it whenever they start again.
     """
     from fairlead.control.models import delete as delete_model
 
-    gone = delete_model(open_local(), version)
+    gone = delete_model(cast("ModelVersions", target.quietly()), version)
     if json_:
         print(as_json(told(gone)))
+    elif gone.place is not None:
+        message(f"{gone} is removed. Its content stays at {gone.place}.")
     else:
         message(f"{gone} is removed. `fairlead prune --artefacts` removes its content where nothing else needs that.")
 
@@ -150,7 +168,31 @@ def told(version: ModelVersion) -> dict[str, Any]:
         "objective": version.objective,
         "goal": version.goal,
         "lineage": dict(version.lineage),
+        "place": version.place,
     }
+
+
+def _push_at(target: Target) -> "Callable[..., tuple[ModelVersion, bool]]":
+    """The function that makes a version where a target means."""
+    if target.is_kubernetes:
+        from fairlead.control.cluster_models import push as push_there
+
+        return push_there
+    from fairlead.control.models import push as push_here
+
+    return push_here
+
+
+@contextmanager
+def _content(target: Target, cluster: Any, version: ModelVersion) -> Iterator[Path]:
+    """The content of a version as files of this machine."""
+    if not target.is_kubernetes:
+        yield cast("LocalCluster", cluster).home.artefact(version.digest)
+        return
+    from fairlead.control.cluster_models import fetched
+
+    with fetched(version) as directory:
+        yield directory
 
 
 def _told_registered(found: "RegisteredVersion | None") -> dict[str, str] | None:

@@ -45,6 +45,7 @@ GATEWAY = GATEWAY_NAMESPACE = "fairlead-gateway"
 ROUTES, DEMAND = "fairlead-routes", "demand"
 # In a team's namespace: hashes of the keys by which the team may ask endpoints.
 ACCESS_KEYS = "fairlead-access-keys"
+MODELS = "fairlead-models"
 # On the Lease: by which rules the one that leads starts what waits.
 POLICY = f"{DOMAIN}/policy"
 # Where the Cluster Autoscaler says how it is.

@@ -1,32 +1,24 @@
 """Finds a model on this machine that somebody refers to: a version that was pushed, or a run's checkpoint."""
 
-import difflib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairlead.cluster.chosen_checkpoint import choose
 from fairlead.cluster.local.pod_spec import checkpoint_place
+from fairlead.cluster.model_versions import find_version
 from fairlead.errors import Conflict, NotFound
-from fairlead.policy.kinds.parents import child_name
-from fairlead.policy.kinds.record import Family
-from fairlead.policy.kinds.sweep import trials_of
-from fairlead.policy.search.trials import TrialState, ranked
 from fairlead.runtime.checkpoint.directory import Directory
 from fairlead.runtime.checkpoint.store import step_name
 from fairlead.runtime.places import is_url
 from fairlead.specs.goal import Goal
-from fairlead.specs.model_reference import BEST, FORMS, LATEST, RUN_SCHEME, ModelReference, read_reference
-from fairlead.specs.sweep import Sweep
-from fairlead.specs.training import Training
-from fairlead.state.models import Content, ModelVersion, best_version
-from fairlead.state.series import Point, usual_goal
+from fairlead.specs.model_reference import FORMS, RUN_SCHEME, ModelReference, read_reference
+from fairlead.state.models import Content, ModelVersion
 from fairlead.state.snapshot import Workload
 
 if TYPE_CHECKING:
     from fairlead.cluster.local.cluster import LocalCluster
-
-MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,41 +87,6 @@ def path_of(cluster: "LocalCluster", text: str, team: str | None, base: Path) ->
     return path
 
 
-def find_version(cluster: "LocalCluster", reference: ModelReference) -> ModelVersion:
-    """The version that a reference to a pushed model means now.
-
-    Raises:
-        NotFound: There is none.
-    """
-    name, which = reference.name, reference.which
-    versions = cluster.models(name)
-    if not versions:
-        names = sorted({each.name for each in cluster.models()})
-        near = difflib.get_close_matches(name, names, MOST_NAMED) or names[:MOST_NAMED]
-        known = f"; there are: {', '.join(near)}" if near else ""
-        raise NotFound(f"No model is named {name!r}{known}. `fairlead model push {name} RUN` makes a version of one.")
-    if which == LATEST:
-        return versions[-1]
-    if which == BEST:
-        best = best_version(versions)
-        if best is None:
-            raise NotFound(
-                f"No version of {name} has a metric by which it is better than others. "
-                f"Push one with --objective, such as `fairlead model push {name} RUN --objective loss`."
-            )
-        return best
-    number = reference.number
-    found = next((each for each in versions if each.version == number or each.stage == which), None)
-    if found is None:
-        there = ", ".join(f"{each.version}" + (f" ({each.stage})" * (each.stage is not None)) for each in versions)
-        what = f"no version {which}" if number is not None else f"no version at the stage {which!r}"
-        remedy = (
-            "" if number is not None else f" `fairlead model promote {name}@best --to {which}` gives one that stage."
-        )
-        raise NotFound(f"{name} has {what}; it has: {there}.{remedy}")
-    return found
-
-
 def _of_version(cluster: "LocalCluster", version: ModelVersion) -> ResolvedModel:
     kept = cluster.home.artefact(version.digest)
     if not os.path.lexists(kept):
@@ -158,88 +115,27 @@ def resolve_run(cluster: "LocalCluster", reference: ModelReference, found: Workl
         NotFound: There is none.
         Conflict: It is not on this machine, or a run with checkpoints is not what is meant.
     """
-    objective: tuple[str, Goal] | None = None
-    run = found
-    if isinstance(found.spec, Sweep):
-        if found.spec.objective is not None:
-            objective = found.spec.objective.metric, found.spec.objective.goal
-        run = best_trial(cluster, found, reference)
-    if not isinstance(run.spec, Training):
-        raise Conflict(f"{found.spec.name} is a {type(found.spec).__name__} and has no checkpoints; name a run.")
-    name = run.spec.name
-    place = checkpoint_place(cluster.home, run)
-    if is_url(place) and not place.startswith("file://"):
-        raise Conflict(f"The checkpoints of {name} are in {place}, not on this machine; only those here can be used.")
-    root = Path(place.removeprefix("file://"))
-    steps = Directory(root).steps()
-    if not steps:
-        raise NotFound(f"The run {name} has no complete checkpoint. Name one that has; `fairlead status {name}` tells.")
-    series = cluster.series(run.uid)
-    if objective is None and "loss" in series:
-        objective = "loss", usual_goal("loss")
-    step = _step(reference, name, steps, series, objective, is_trial=run is not found)
+
+    def root_of(run: Workload) -> Path:
+        place = checkpoint_place(cluster.home, run)
+        if is_url(place) and not place.startswith("file://"):
+            raise Conflict(
+                f"The checkpoints of {run.spec.name} are in {place}, not on this machine; only those here can be used."
+            )
+        return Path(place.removeprefix("file://"))
+
+    chosen = choose(cluster, reference, found, lambda run: Directory(root_of(run)).steps())
+    run, step, root = chosen.run, chosen.step, root_of(chosen.run)
     return ResolvedModel(
-        said=f"the checkpoint of {name} at step {step}",
+        said=f"the checkpoint of {run.spec.name} at step {step}",
         path=root / step_name(step),
         content=Content.CHECKPOINT,
-        place=root if step == steps[-1] else _only(cluster, run.uid, root, step),
+        place=root if step == chosen.newest else _only(cluster, run.uid, root, step),
         run=run,
         step=step,
-        metrics={metric: value for metric, points in series.items() if (value := _value_at(points, step)) is not None},
-        objective=objective,
+        metrics=chosen.metrics,
+        objective=chosen.objective,
     )
-
-
-def best_trial(cluster: "LocalCluster", found: Workload[Any], reference: ModelReference) -> Workload[Any]:
-    """The trial of a sweep that is the best of those that succeeded.
-
-    Raises:
-        NotFound: None is.
-        Conflict: Another one is meant.
-    """
-    name = found.spec.name
-    if reference.which != BEST:
-        raise Conflict(f"{name} is a Sweep. `run://{name}@best` is its best trial; or name a trial, {name}-0.")
-    assert isinstance(found.spec, Sweep)
-    if found.spec.objective is None:
-        raise NotFound(f"{name} has no objective, so that none of its runs is better than another; name one of them.")
-    children = {child.spec.name.removeprefix(child_name(found, "")): child for child in cluster.children(found.uid)}
-    trials = ranked(trials_of(found, Family(children=children)), found.spec.objective.goal)
-    best = next((each for each in trials if each.state is TrialState.SUCCEEDED), None)
-    if best is None:
-        raise NotFound(f"No trial of {name} has succeeded yet.")
-    return children[str(best.number)]
-
-
-def _step(
-    reference: ModelReference,
-    name: str,
-    steps: list[int],
-    series: "dict[str, tuple[Point, ...]] | Any",
-    objective: tuple[str, Goal] | None,
-    *,
-    is_trial: bool,
-) -> int:
-    """The step that a reference means, of those that have a complete checkpoint."""
-    number = reference.number
-    if number is not None:
-        if number not in steps:
-            there = ", ".join(map(str, steps[-MOST_NAMED:]))
-            raise NotFound(f"The run {name} has no complete checkpoint of step {number}; it has: {there}.")
-        return number
-    if reference.which == LATEST or is_trial:
-        return steps[-1]
-    if objective is None:
-        raise NotFound(f"The run {name} told no loss, so that none of its checkpoints is better than another.")
-    metric, goal = objective
-    values = {step: value for step in steps if (value := _value_at(series[metric], step)) is not None}
-    return min(values, key=lambda step: (goal.sign * values[step], -step), default=steps[-1])
-
-
-def _value_at(points: tuple[Point, ...], step: int) -> float | None:
-    """The last value that was told up to a step."""
-    known = [each for each in points if each.step is not None and each.step <= step]
-    return max(known, key=lambda each: (each.step or 0, each.attempt, each.at)).value if known else None
 
 
 def _only(cluster: "LocalCluster", uid: str, root: Path, step: int) -> Path:

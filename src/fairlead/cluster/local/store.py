@@ -39,6 +39,7 @@ from fairlead.cluster.local.tables import (
     training_of,
     workload_of,
 )
+from fairlead.cluster.model_versions import is_same
 from fairlead.cluster.port import EventRecord, Spec
 from fairlead.cluster.records import dump, load, load_all
 from fairlead.cluster.selection import Selection
@@ -819,7 +820,7 @@ class Store:
         """Keep a new version of a model under the next number; or answer that of the same content and origin, False."""
         with self._transaction():
             for each in self._models.versions(given.name):
-                if (each.digest, each.lineage, each.metrics) == (given.digest, given.lineage, given.metrics):
+                if is_same(each, given):
                     return each, False
             return self._models.add(given), True
 

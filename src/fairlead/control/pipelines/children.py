@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairlead.cluster.chosen_checkpoint import best_trial
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.models import best_trial, resolve_run
+from fairlead.cluster.local.models import resolve_run
 from fairlead.control.pipelines.artefacts import Artefacts
 from fairlead.control.pipelines.step_run import StepRun, keep_outputs
 from fairlead.errors import NotFound

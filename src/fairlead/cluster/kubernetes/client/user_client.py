@@ -20,7 +20,7 @@ from fairlead.cluster.kept_code import KeptCode
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.objects import read_node
 from fairlead.cluster.kubernetes.api.watching import Cache
-from fairlead.cluster.kubernetes.client import access_keys
+from fairlead.cluster.kubernetes.client import access_keys, model_records
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
 from fairlead.cluster.kubernetes.client.log_stores import log_store
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
@@ -50,13 +50,14 @@ from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.policy.kinds.table import leaf
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
-from fairlead.specs.model_reference import read_reference
+from fairlead.specs.model_reference import LATEST, ModelReference, read_reference
 from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.serving import Replica, Serving, scaled_as
 from fairlead.specs.team import Team
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.access_keys import AccessKey
+from fairlead.state.models import ModelVersion
 from fairlead.state.series import Point
 from fairlead.state.snapshot import AnyWorkload, Intent, Node, Phase, Pod, Snapshot, Workload, is_leaf
 from fairlead.text.quantities import describe_cpu, describe_memory, describe_of_each
@@ -120,8 +121,10 @@ class UserClient:
 
         if (problem := pod_place_problem(spec)) is not None:
             raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
-        if isinstance(spec, Replica) and (problem := pod_model_problem(spec)) is not None:
-            raise Conflict(f"{spec.service}: model: {problem}.")
+        if isinstance(spec, Replica):
+            spec = self._with_model(spec)
+            if (problem := pod_model_problem(spec)) is not None:
+                raise Conflict(f"{spec.service}: model: {problem}.")
         if spec.engine is not None:
             self._refuse_missing_engine(spec)
         spec = self._with_origin(spec)
@@ -154,11 +157,18 @@ class UserClient:
     def _with_origin(self, spec: Training) -> Training:
         """With the place that ``checkpoint.from`` means, which the pods have to reach."""
         given = spec.checkpoint.origin
-        if given is not None and read_reference(given) is not None:
-            raise Conflict(
-                f"{spec.name}: checkpoint.from: {given!r} names a model, and models are kept on the machine they were "
-                "pushed on, not on clusters. Give a run, or a directory or URL that its pods reach."
-            )
+        reference = None if given is None else read_reference(given)
+        if reference is not None:
+            if not reference.is_run:
+                place = self._version(reference, spec.team, f"{spec.name}: checkpoint.from").place
+                return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
+            if reference.which != LATEST:
+                raise Conflict(
+                    f"{spec.name}: checkpoint.from: {given!r} is one checkpoint of several, and pods begin from the "
+                    f"newest of a place. `fairlead model push {reference.name} {given} {self.named()}`".rstrip("` ")
+                    + f"` makes a version of it, {reference.name}@latest."
+                )
+            given = reference.name
         if given is None or not is_run_name(given):
             return spec
         run = leaf(self.find(given, spec.team))
@@ -177,6 +187,30 @@ class UserClient:
         refuse_unsaved(spec, run)
         place = checkpoint_place(run, None)
         return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
+
+    def _with_model(self, spec: Replica) -> Replica:
+        """With the place of the version that the model of an endpoint means."""
+        reference = read_reference(spec.model_path)
+        if reference is None or reference.is_run:
+            return spec
+        from fairlead.runtime.checkpoint.remote import open_remote  # here, since few runs serve a model
+        from fairlead.runtime.checkpoint.store import step_name
+
+        version = self._version(reference, spec.team, f"{spec.service}: model")
+        steps = open_remote(str(version.place), scratch=None).steps()
+        if not steps:
+            raise Conflict(f"{spec.service}: model: the content of {version} is gone: {version.place}. Push it again.")
+        return replace(spec, model_path=f"{version.place}/{step_name(steps[-1])}")
+
+    def _version(self, reference: ModelReference, team: str, key: str) -> ModelVersion:
+        """Find the version of a model that a key of a spec means, in the namespace of that."""
+        from fairlead.cluster.model_versions import find_version  # here, since few runs begin from a model
+
+        there = self if team == self.namespace else UserClient(self.client, namespace=team, options=self._options)
+        try:
+            return find_version(there, reference)
+        except NotFound as error:
+            raise NotFound(f"{key}: {error}") from error
 
     def launch(
         self, spec: Spec, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
@@ -245,6 +279,26 @@ class UserClient:
 
     def remove_access_key(self, team: str, name: str) -> None:
         access_keys.remove_key(self.client, team, name)
+
+    def models(self, name: str | None = None) -> tuple[ModelVersion, ...]:
+        """Versions of models of the namespace, those of a name or all, by name and number."""
+        return model_records.versions_of(self.client, self.namespace, name)
+
+    def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
+        """Keep a new version, whose content is there; the version, and False where it was known already."""
+        return model_records.add_version(self.client, self.namespace, given)
+
+    def remove_model(self, version: ModelVersion) -> None:
+        """Remove a version, whose content stays where it is.
+
+        Raises:
+            Conflict: It has a stage.
+        """
+        model_records.remove_version(self.client, self.namespace, version)
+
+    def promote_model(self, version: ModelVersion, stage: str) -> ModelVersion:
+        """Give a version a stage, which no other of its name has from then on."""
+        return model_records.promote_version(self.client, self.namespace, version, stage)
 
     def in_its_team(self, spec: Spec) -> Spec:
         """In the namespace that is meant, where it names no team."""

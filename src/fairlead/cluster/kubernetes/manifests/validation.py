@@ -12,7 +12,7 @@ from fairlead.cluster.preflight import (
     NO_IN_PLACE,
     NO_PLACES,
     NO_POPULATION,
-    OF_A_MACHINE,
+    OF_A_REGISTRY,
     OTHER_PLACES,
 )
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
@@ -244,7 +244,7 @@ def model_rules() -> list[Rule]:
     model = "self.model"
     is_url = f"({model}.contains('://') && !{model}.startsWith('run://'))"
     test = f"!has({model}) || {is_url} || !({model}.startsWith('run://') || {model}.contains('@'))"
-    return [rule(test, _quoted(model), say(f" {OF_A_MACHINE}; {MODEL_PLACES}"), at=".model")]
+    return [rule(test, _quoted(model), say(f" {OF_A_REGISTRY}; {MODEL_PLACES}"), at=".model")]
 
 
 def endpoint_rules() -> list[Rule]:

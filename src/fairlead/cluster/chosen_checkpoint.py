@@ -1,0 +1,129 @@
+"""Chooses the checkpoint of a run, or of a sweep's best trial, that a reference means."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.cluster.client import ClusterClient
+from fairlead.errors import Conflict, NotFound
+from fairlead.policy.kinds.parents import child_name
+from fairlead.policy.kinds.record import Family
+from fairlead.policy.kinds.sweep import trials_of
+from fairlead.policy.search.trials import TrialState, ranked
+from fairlead.specs.goal import Goal
+from fairlead.specs.model_reference import BEST, LATEST, ModelReference
+from fairlead.specs.sweep import Sweep
+from fairlead.specs.training import Training
+from fairlead.state.series import Point, usual_goal
+from fairlead.state.snapshot import Workload
+
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenCheckpoint:
+    """A complete checkpoint that is meant.
+
+    Attributes:
+        run: Whose it is; of a sweep the trial.
+        newest: The step of the newest one that this run has.
+        metrics: The last values that were told up to its step.
+        objective: The metric by which it compares with others, and which values of that are good ones.
+    """
+
+    run: Workload
+    step: int
+    newest: int
+    metrics: dict[str, float]
+    objective: tuple[str, Goal] | None
+
+
+def choose(
+    cluster: ClusterClient,
+    reference: ModelReference,
+    found: Workload[Any],
+    steps_of: Callable[[Workload], Sequence[int]],
+) -> ChosenCheckpoint:
+    """Choose the checkpoint that a reference to a run means.
+
+    Args:
+        found: What has that name.
+        steps_of: Lists the steps of which a run has complete checkpoints, rising.
+
+    Raises:
+        NotFound: There is none.
+        Conflict: A run with checkpoints is not what is meant, or they are out of reach.
+    """
+    objective: tuple[str, Goal] | None = None
+    run = found
+    if isinstance(found.spec, Sweep):
+        if found.spec.objective is not None:
+            objective = found.spec.objective.metric, found.spec.objective.goal
+        run = best_trial(cluster, found, reference)
+    if not isinstance(run.spec, Training):
+        raise Conflict(f"{found.spec.name} is a {type(found.spec).__name__} and has no checkpoints; name a run.")
+    name = run.spec.name
+    steps = list(steps_of(run))
+    if not steps:
+        raise NotFound(
+            f"The run {name} has no complete checkpoint. Name one that has; "
+            f"`fairlead status {cluster.named(run)}` tells."
+        )
+    series = cluster.series(run.uid)
+    if objective is None and "loss" in series:
+        objective = "loss", usual_goal("loss")
+    step = _step(reference, name, steps, series, objective, is_trial=run is not found)
+    metrics = {metric: value for metric, points in series.items() if (value := value_at(points, step)) is not None}
+    return ChosenCheckpoint(run=run, step=step, newest=steps[-1], metrics=metrics, objective=objective)
+
+
+def best_trial(cluster: ClusterClient, found: Workload[Any], reference: ModelReference) -> Workload[Any]:
+    """The trial of a sweep that is the best of those that succeeded.
+
+    Raises:
+        NotFound: None is.
+        Conflict: Another one is meant.
+    """
+    name = found.spec.name
+    if reference.which != BEST:
+        raise Conflict(f"{name} is a Sweep. `run://{name}@best` is its best trial; or name a trial, {name}-0.")
+    assert isinstance(found.spec, Sweep)
+    if found.spec.objective is None:
+        raise NotFound(f"{name} has no objective, so that none of its runs is better than another; name one of them.")
+    children = {child.spec.name.removeprefix(child_name(found, "")): child for child in cluster.children(found.uid)}
+    trials = ranked(trials_of(found, Family(children=children)), found.spec.objective.goal)
+    best = next((each for each in trials if each.state is TrialState.SUCCEEDED), None)
+    if best is None:
+        raise NotFound(f"No trial of {name} has succeeded yet.")
+    return children[str(best.number)]
+
+
+def value_at(points: tuple[Point, ...], step: int) -> float | None:
+    """The last value that was told up to a step."""
+    known = [each for each in points if each.step is not None and each.step <= step]
+    return max(known, key=lambda each: (each.step or 0, each.attempt, each.at)).value if known else None
+
+
+def _step(
+    reference: ModelReference,
+    name: str,
+    steps: list[int],
+    series: Mapping[str, tuple[Point, ...]],
+    objective: tuple[str, Goal] | None,
+    *,
+    is_trial: bool,
+) -> int:
+    """The step that a reference means, of those that have a complete checkpoint."""
+    number = reference.number
+    if number is not None:
+        if number not in steps:
+            there = ", ".join(map(str, steps[-MOST_NAMED:]))
+            raise NotFound(f"The run {name} has no complete checkpoint of step {number}; it has: {there}.")
+        return number
+    if reference.which == LATEST or is_trial:
+        return steps[-1]
+    if objective is None:
+        raise NotFound(f"The run {name} told no loss, so that none of its checkpoints is better than another.")
+    metric, goal = objective
+    values = {step: value for step in steps if (value := value_at(series[metric], step)) is not None}
+    return min(values, key=lambda step: (goal.sign * values[step], -step), default=steps[-1])

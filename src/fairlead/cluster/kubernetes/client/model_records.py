@@ -1,0 +1,153 @@
+"""Versions of models on a cluster: records in a ConfigMap of the namespace, written with people's own rights.
+
+Their content lies in the object store where the checkpoints that they are of are. Each write is guarded by the version
+of the ConfigMap that it was decided on, and decided again where somebody else was first.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, MODELS
+from fairlead.cluster.model_versions import is_same
+from fairlead.errors import Conflict, NotFound
+from fairlead.specs.goal import Goal
+from fairlead.state.models import Content, ModelVersion
+
+MOST_TRIES = 20
+MOST_BYTES = 900_000
+"""Of all records of a namespace; an API server takes objects of about 1 MiB."""
+
+Answer = TypeVar("Answer")
+_Changes = Mapping[str, str | None]
+
+
+def versions_of(client: Client, namespace: str, name: str | None = None) -> tuple[ModelVersion, ...]:
+    """Return the versions of a model, or of all, by name and number."""
+    return _versions(_data(_configmap(client, namespace)), name)
+
+
+def add_version(client: Client, namespace: str, given: ModelVersion) -> tuple[ModelVersion, bool]:
+    """Keep a version under the next number of its name; or answer that of the same content and origin, False.
+
+    Raises:
+        Conflict: The namespace has no room for one more, or somebody else writes all the time.
+    """
+
+    def decide(data: Mapping[str, str]) -> tuple[tuple[ModelVersion, bool], _Changes]:
+        for each in _versions(data, given.name):
+            if is_same(each, given):
+                return (each, False), {}
+        made = replace(given, version=int(data.get(given.name, "0")) + 1, stage=None)
+        changes = {given.name: str(made.version), _key(made): _written(made)}
+        if sum(map(len, data.values())) + sum(map(len, changes.values())) > MOST_BYTES:
+            raise Conflict(
+                f"The namespace {namespace} has no room for more versions of models; remove some with "
+                "`fairlead model delete`."
+            )
+        return (made, True), changes
+
+    return _change(client, namespace, decide)
+
+
+def remove_version(client: Client, namespace: str, version: ModelVersion) -> None:
+    """Keep a version no longer.
+
+    Raises:
+        Conflict: It has a stage by now.
+    """
+
+    def decide(data: Mapping[str, str]) -> tuple[None, _Changes]:
+        now = _read(data, version)
+        if now is None:
+            return None, {}
+        if now.stage is not None:
+            raise Conflict(f"{now} is {now.stage}; promote another version to that first.")
+        return None, {_key(now): None}
+
+    _change(client, namespace, decide)
+
+
+def promote_version(client: Client, namespace: str, version: ModelVersion, stage: str) -> ModelVersion:
+    """Give a version a stage, and take it from the one that has it.
+
+    Raises:
+        NotFound: Somebody has removed the version meanwhile.
+    """
+
+    def decide(data: Mapping[str, str]) -> tuple[ModelVersion, _Changes]:
+        now = _read(data, version)
+        if now is None:
+            raise NotFound(f"{version} was removed at this moment.")
+        made = replace(now, stage=stage)
+        before = [each for each in _versions(data, version.name) if each.stage == stage and each != made]
+        changes = {_key(each): _written(replace(each, stage=None)) for each in before}
+        return made, {**changes, _key(made): _written(made)}
+
+    return _change(client, namespace, decide)
+
+
+def _change(client: Client, namespace: str, decide: Callable[[Mapping[str, str]], tuple[Answer, _Changes]]) -> Answer:
+    for _ in range(MOST_TRIES):
+        found = _configmap(client, namespace)
+        answer, changes = decide(_data(found))
+        if not changes:
+            return answer
+        metadata = {"name": MODELS, "labels": {MANAGED_BY: MANAGER}}
+        try:
+            if found is None:
+                body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(changes)}
+                client.create(_place(namespace), body)
+            else:
+                version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+                client.merge(f"{_place(namespace)}/{MODELS}", {"metadata": version, "data": dict(changes)})
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            continue
+        return answer
+    raise Conflict(f"Others change the models of the namespace {namespace} all the time; try again.")
+
+
+def _data(found: Object | None) -> Mapping[str, str]:
+    return {} if found is None else found.get("data") or {}
+
+
+def _configmap(client: Client, namespace: str) -> Object | None:
+    try:
+        return client.get(f"{_place(namespace)}/{MODELS}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+def _place(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/configmaps"
+
+
+def _key(version: ModelVersion) -> str:
+    """Return the key of a record; that without a number has the last number that was given."""
+    return f"{version.name}.{version.version}"
+
+
+def _versions(data: Mapping[str, str], name: str | None) -> tuple[ModelVersion, ...]:
+    found = [_of(text) for key, text in data.items() if "." in key and name in (None, key.rpartition(".")[0])]
+    return tuple(sorted(found, key=lambda each: (each.name, each.version)))
+
+
+def _read(data: Mapping[str, str], version: ModelVersion) -> ModelVersion | None:
+    text = data.get(_key(version))
+    return None if text is None else _of(text)
+
+
+def _written(version: ModelVersion) -> str:
+    return json.dumps(asdict(version), separators=(",", ":"))
+
+
+def _of(text: str) -> ModelVersion:
+    told: dict[str, Any] = json.loads(text)
+    goal = told.pop("goal")
+    return ModelVersion(**{**told, "content": Content(told["content"])}, goal=None if goal is None else Goal(goal))

@@ -1,0 +1,81 @@
+"""The port to versions of models, on this machine or of a cluster's namespace; and which version a reference means."""
+
+import difflib
+from typing import Protocol
+
+from fairlead.errors import NotFound
+from fairlead.specs.model_reference import BEST, LATEST, ModelReference
+from fairlead.state.models import ModelVersion, best_version
+from fairlead.state.snapshot import AnyWorkload
+
+MOST_NAMED = 5
+
+
+class ModelVersions(Protocol):
+    """Keeps versions of models. Each method is carried out as a whole or not at all, whoever else is at it."""
+
+    def models(self, name: str | None = None) -> tuple[ModelVersion, ...]:
+        """Versions of models, those of a name or all, by name and number."""
+        ...
+
+    def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
+        """Keep a new version, whose content is there; the version, and False where it was known already."""
+        ...
+
+    def remove_model(self, version: ModelVersion) -> None:
+        """Remove a version, whose number is not given again.
+
+        Raises:
+            Conflict: It has a stage.
+        """
+        ...
+
+    def promote_model(self, version: ModelVersion, stage: str) -> ModelVersion:
+        """Give a version a stage, which no other of its name has from then on."""
+        ...
+
+    def named(self, *workloads: AnyWorkload) -> str:
+        """Return the words of a command line that mean these workloads, and this place."""
+        ...
+
+
+def is_same(one: ModelVersion, other: ModelVersion) -> bool:
+    """Return whether two versions of a name have the same content from the same place."""
+    return (one.digest, one.lineage, one.metrics) == (other.digest, other.lineage, other.metrics)
+
+
+def find_version(there: ModelVersions, reference: ModelReference) -> ModelVersion:
+    """The version that a reference to a pushed model means now.
+
+    Raises:
+        NotFound: There is none.
+    """
+    name, which = reference.name, reference.which
+    versions = there.models(name)
+
+    def command(words: str) -> str:
+        return f"`{f'fairlead model {words} {there.named()}'.rstrip()}`"
+
+    if not versions:
+        names = sorted({each.name for each in there.models()})
+        near = difflib.get_close_matches(name, names, MOST_NAMED) or names[:MOST_NAMED]
+        known = f"; there are: {', '.join(near)}" if near else ""
+        raise NotFound(f"No model is named {name!r}{known}. {command(f'push {name} RUN')} makes a version of one.")
+    if which == LATEST:
+        return versions[-1]
+    if which == BEST:
+        best = best_version(versions)
+        if best is None:
+            raise NotFound(
+                f"No version of {name} has a metric by which it is better than others. "
+                f"Push one with --objective, such as {command(f'push {name} RUN --objective loss')}."
+            )
+        return best
+    number = reference.number
+    found = next((each for each in versions if each.version == number or each.stage == which), None)
+    if found is None:
+        given = ", ".join(f"{each.version}" + (f" ({each.stage})" * (each.stage is not None)) for each in versions)
+        what = f"no version {which}" if number is not None else f"no version at the stage {which!r}"
+        remedy = "" if number is not None else f" {command(f'promote {name}@best --to {which}')} gives one that stage."
+        raise NotFound(f"{name} has {what}; it has: {given}.{remedy}")
+    return found
