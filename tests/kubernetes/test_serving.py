@@ -126,6 +126,52 @@ def test_a_revision_without_a_working_directory_has_no_files_of_the_one_before(
         until(lambda: not objects(plane, "Serving", namespace) and not pods(plane, namespace))
 
 
+def test_each_revision_serves_the_files_that_came_with_it(desk: Desk, plane: ControlPlane, namespace: str) -> None:
+    (desk.directory / "code").mkdir()
+    maps = f"/api/v1/namespaces/{namespace}/configmaps?labelSelector=fairlead.dev/content%3Dworkdir"
+
+    def write(text: str, replicas: int = 1) -> None:
+        (desk.directory / "code" / "serve.py").write_text(text)
+        (desk.directory / "code" / "serve.yaml").write_text(spec(replicas=replicas, more="workdir: .\n"))
+
+    def files(pod: str) -> str:
+        volumes = {each["name"]: each for each in pods(plane, namespace)[pod]["spec"]["volumes"]}
+        (source,) = volumes["fairlead-workdir"]["projected"]["sources"]
+        return str(source["configMap"]["name"])
+
+    def kept() -> set[str]:
+        return {each["metadata"]["name"] for each in plane.request("GET", maps)["items"]}
+
+    with a_process(desk):
+        write("one")
+        assert "web serves r1" in desk("run", "code/serve.yaml").err
+        first = files("web-r1-1-0-0")
+        assert "Nothing has changed of web" in desk("run", "code/serve.yaml").err
+        write("one", replicas=2)
+        assert "Changed web" in desk("run", "code/serve.yaml").err
+        until(lambda: backends(plane, namespace) == ["web-r1-1-0-0", "web-r1-2-0-0"])  # a spec is no code
+        again = files("web-r1-2-0-0")
+        assert kept() == {first, again}
+
+        write("two")
+        assert "web serves r2" in desk("run", "code/serve.yaml").err
+        until(lambda: backends(plane, namespace) == ["web-r2-3-0-0"])
+        second = files("web-r2-3-0-0")
+        assert second not in (first, again)
+        assert "web goes back to r1" in desk("rollback", "web").err
+        until(lambda: [name[:7] for name in backends(plane, namespace)] == ["web-r1-"])
+        assert files(backends(plane, namespace)[0]) == again
+
+        write("three")
+        assert "web serves r3" in desk("run", "code/serve.yaml").err
+        until(lambda: kept() == {again, second, files(backends(plane, namespace)[0])})  # of those that are remembered
+        desk("rollback", "web", "--to", "r2")
+        until(lambda: [name[:7] for name in backends(plane, namespace)] == ["web-r2-"])
+        assert files(backends(plane, namespace)[0]) == second
+        desk("delete", "--yes", "web")
+        until(lambda: not objects(plane, "Serving", namespace) and not pods(plane, namespace) and not kept())
+
+
 def test_what_only_a_gateway_does_is_refused_by_the_command_where_there_is_none(
     desk: Desk, plane: ControlPlane, namespace: str
 ) -> None:

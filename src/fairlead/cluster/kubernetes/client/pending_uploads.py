@@ -14,6 +14,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.kinds import leaf_kinds, parent_kinds
+from fairlead.cluster.kubernetes.manifests.revision_files import read_files
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, part_names, stored_digest
 from fairlead.cluster.kubernetes.operator.cluster import items_of
 from fairlead.specs.keys import API_VERSION
@@ -63,7 +64,7 @@ class Uploads:
         owners = self._owners()
         for annotation in stale:
             for name in part_names(annotation):
-                self._give(f"{self._maps}/{name}", owners.get(annotation) or _nobody())
+                self._give(f"{self._maps}/{name}", owners.get(annotation) or nobody())
             self.end(annotation)
 
     def stored(self) -> frozenset[str]:
@@ -78,9 +79,13 @@ class Uploads:
         for kind in (*leaf_kinds(), *parent_kinds()):
             for each in items_of(self._client, kind, self._namespace):
                 metadata = each["metadata"]
-                if WORKDIR in (metadata.get("annotations") or {}):
-                    owner = _owner(metadata["name"], metadata["uid"], kind)
-                    found[str(metadata["annotations"][WORKDIR])] = owner
+                owner = _owner(metadata["name"], metadata["uid"], kind)
+                annotations = metadata.get("annotations") or {}
+                # An endpoint's earlier revisions have files of their own.
+                speaks_of = {sent.workdir for sent in read_files(annotations).sent}
+                if WORKDIR in annotations:
+                    speaks_of.add(str(annotations[WORKDIR]))
+                found |= dict.fromkeys(speaks_of, owner)
         return found
 
     def _give(self, path: str, owner: Mapping[str, Any]) -> None:
@@ -101,5 +106,6 @@ def _owner(name: str, uid: str, kind: str = "Training") -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid, "controller": False}
 
 
-def _nobody() -> dict[str, Any]:
+def nobody() -> dict[str, Any]:
+    """Return an owner that does not exist, so that the cluster removes what has no other."""
     return _owner("interrupted-upload", str(uuid.uuid4()))

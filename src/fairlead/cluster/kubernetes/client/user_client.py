@@ -32,6 +32,7 @@ from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, work
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_url
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
+from fairlead.cluster.kubernetes.manifests.revision_files import code_name, without_unneeded
 from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, is_unknown_kind, items_of, name_taken
 from fairlead.cluster.kubernetes.operator.runs.informers import NODES, TEAMS
@@ -47,6 +48,7 @@ from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, NotFound
 from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
+from fairlead.policy.kinds.serving import detail_of, spec_of
 from fairlead.policy.kinds.table import leaf
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
@@ -221,6 +223,8 @@ class UserClient:
     def _launch(self, spec: WorkloadSpec, directory: Path | None) -> AnyWorkload:
         place = self._of(spec.team)
         submit: Submit = place.submit
+        if isinstance(spec, Serving) and directory is not None:
+            spec = replace(spec, code=code_name(directory))
         if directory is not None or _may_change(spec):
             there = self._named(spec.team, spec.name)
             run = None if there is None else _run_of(there)
@@ -234,15 +238,26 @@ class UserClient:
                 submit = partial(place.revise, run.uid)
         if directory is None:
             return self._known(submit(spec, {}))
-        return self._known(luggage.send(self.client, spec, directory, submit))
+        sent = self._known(luggage.send(self.client, spec, directory, submit))
+        if isinstance(spec, Serving):
+            self._let_go_of_files(sent)
+        return sent
+
+    def _let_go_of_files(self, endpoint: AnyWorkload) -> None:
+        """Have the files of an endpoint removed that no revision has any more."""
+        there = self._read(endpoint.spec.team, endpoint.spec.name, "Serving")
+        if there is None or there.uid != endpoint.uid or there.workload is None:
+            return
+        replicas = self._objects_of("Replica", there.namespace, "")
+        own = {each.workdir for each in replicas if each.workload is not None and each.workload.parent == there.uid}
+        codes = {spec_of(each).code for each in detail_of(there.workload).revisions}
+        luggage.let_go(self.client, there, without_unneeded(there.files, codes, own))
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
         """Return the address of an endpoint within the cluster; None where it is over or not known yet."""
         if workload.status.phase.is_final:
             return None
         if isinstance(workload.spec, Serving) and workload.spec.engine is not None:
-            from fairlead.policy.kinds.serving import detail_of  # here and not above: few endpoints have an engine
-
             return detail_of(cast("Workload[Serving]", workload)).url
         return endpoint_url(workload.spec)
 

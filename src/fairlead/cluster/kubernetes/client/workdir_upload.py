@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.client.pending_uploads import STORED, Uploads
+from fairlead.cluster.kubernetes.client.pending_uploads import STORED, Uploads, nobody
 from fairlead.cluster.kubernetes.client.run_code import revision_of
 from fairlead.cluster.kubernetes.client.workdir_stores import Store, Submit, store_of
+from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests import workdir
+from fairlead.cluster.kubernetes.manifests.revision_files import CODE, RevisionFiles
 from fairlead.cluster.kubernetes.manifests.workdir import (
     WORKDIR,
     Archive,
@@ -26,6 +28,7 @@ from fairlead.cluster.kubernetes.manifests.workdir import (
     render_parts,
     stored_digest,
 )
+from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject
 from fairlead.cluster.preflight import packed_problem
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed
 from fairlead.policy.kinds.table import runs_of
@@ -129,6 +132,29 @@ def send(client: Client, spec: Spec, directory: Path, submit: Submit) -> AnyWork
     return workload
 
 
+def let_go(client: Client, endpoint: AnyObject, needed: RevisionFiles) -> None:
+    """Own the files of an endpoint no more that are not needed; the cluster removes those that no other run owns.
+
+    Whoever is killed between the two writes leaves them until the endpoint goes.
+    """
+    if needed == endpoint.files or endpoint.workload is None:
+        return
+    path = objects_path(endpoint.kind, endpoint.namespace, endpoint.name)
+    metadata = {"uid": endpoint.uid, "resourceVersion": str(endpoint.version), "annotations": {CODE: needed.listed()}}
+    try:
+        client.merge(path, {"metadata": metadata})
+    except ApiError as error:
+        if error.status in (404, 409):
+            return  # the next who sends files looks again
+        raise
+    gone = {each.workdir for each in endpoint.files.sent} - {each.workdir for each in needed.sent}
+    for name in (name for each in gone for name in part_names(each)):
+        metadata = {"name": name, "ownerReferences": [nobody()]}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        maps = f"/api/v1/namespaces/{endpoint.namespace}/configmaps"
+        client.apply(f"{maps}/{name}", body, manager=_manager(endpoint.workload))
+
+
 def is_same(annotation: str, directory: Path) -> bool:
     """Return whether a run that says this of its working directory has the files that are in the directory now."""
     stored = stored_digest(annotation)
@@ -181,10 +207,15 @@ def _store_for(spec: Training, directory: Path, what: Tree) -> Store:
 
 def _put(client: Client, namespace: str, archive: Archive, workload: AnyWorkload | None) -> None:
     """Apply each part; an owner by a manager of its own, so that runs that share files each keep theirs."""
-    manager = KEEPER if workload is None else f"fairlead-run-{workload.uid[:13]}"
+    manager = KEEPER if workload is None else _manager(workload)
     for name, body in zip(part_names(archive.annotation), render_parts(archive, namespace, workload), strict=True):
         path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
         client.apply(path, body, manager=manager)
+
+
+def _manager(workload: AnyWorkload) -> str:
+    """Name the field manager by which a workload owns files."""
+    return f"fairlead-run-{workload.uid[:13]}"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, workload_kinds
+from fairlead.cluster.kubernetes.manifests.revision_files import CODE, RevisionFiles, read_files, revised
 from fairlead.cluster.kubernetes.manifests.spec_objects import merge_patch, write_object
 from fairlead.cluster.kubernetes.manifests.statuses import parent_status, training_status
 from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR
@@ -48,7 +49,7 @@ from fairlead.policy.kinds.spec_updates import changed_meanwhile, check_update
 from fairlead.policy.kinds.table import leaf, runs_of
 from fairlead.policy.next_decision import next_decision_at
 from fairlead.specs.keys import API_VERSION
-from fairlead.specs.serving import scaled_as
+from fairlead.specs.serving import Replica, Serving, scaled_as
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.capacity_requests import CapacityRequest, Growth
@@ -84,7 +85,9 @@ INVALID = "InvalidSpec"
 REFUSALS = frozenset({400, 403, 413, 422})
 """Answers to a write that are about its object: it is wrong, not let in, too large."""
 INHERITED = (WORKDIR, REVISION)
-"""Annotations of a parent that its children have too: the files that went along with it, and where they are from."""
+"""Annotations of a parent that its children have too: the files that went along with it, and where they are from.
+
+Of an endpoint a replica has those that went along with its revision."""
 
 
 class Refusal(StrEnum):
@@ -250,6 +253,9 @@ class KubernetesCluster:
         """
         kind, body = type(spec).__name__, write_object(spec)
         mark = f"{time.time():.6f}"
+        if isinstance(spec, Serving):
+            revised_files = revised(RevisionFiles(), spec.code, annotations)
+            annotations = {name: value for name, value in revised_files.items() if value is not None}
         body["metadata"] |= {"annotations": {**annotations, SUBMITTED: mark}, "finalizers": [FINALIZER]}
         if parent is not None:
             body["metadata"]["ownerReferences"] = [owner(parent)]
@@ -344,7 +350,7 @@ class KubernetesCluster:
             metadata = {
                 "uid": uid,
                 "resourceVersion": str(found.version),
-                "annotations": dict(annotations),
+                "annotations": _revised_files(content, spec, annotations),
                 "labels": merge_patch(_run_of(found).spec.labels, spec.labels),
             }
             body = {"metadata": metadata, "spec": merge_patch(content["spec"], write_object(spec)["spec"])}
@@ -604,7 +610,6 @@ class KubernetesCluster:
         if there is None or there[1].version != found.version:
             return False
         kept = there[0]["metadata"].get("annotations") or {}
-        inherited = {name: kept[name] for name in INHERITED if name in kept}
         if any(self._is_taken(order.spec, found.uid) for order in orders):
             return False
         try:
@@ -613,7 +618,7 @@ class KubernetesCluster:
                 # Of a pipeline the runs follow from its object.
                 has_files = getattr(order.spec, "workdir", None) is not None
                 has_files = has_files or any(run.workdir is not None for run in runs_of(order.spec))
-                content = self._create(order.spec, inherited if has_files else {}, _run_of(found))
+                content = self._create(order.spec, _inherited(kept, order.spec) if has_files else {}, _run_of(found))
                 self.view.cache_of(type(order.spec).__name__).put(content)
         except NameTaken:
             return False
@@ -771,6 +776,29 @@ def name_taken(spec: WorkloadSpec) -> NameTaken:
         f"A run named {spec.name!r} of team {spec.team!r} is not finished. "
         f"Stop it with `fairlead stop {spec.name}`, or choose another name with `--name`."
     )
+
+
+def _inherited(kept: Mapping[str, str], child: WorkloadSpec) -> dict[str, str]:
+    """Return the annotations that a child has of its parent; a replica has the files of its own revision."""
+    found = {name: kept[name] for name in INHERITED if name in kept}
+    if not isinstance(child, Replica) or (own := read_files(kept).annotations(child.code)).get(WORKDIR) is None:
+        return found
+    if own[WORKDIR] == found.get(WORKDIR):
+        return found  # with the whole of what git said
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def _revised_files(content: Object, spec: WorkloadSpec, annotations: Mapping[str, str]) -> Mapping[str, str | None]:
+    """Return the annotations with which an object gets another spec; None takes one away."""
+    if not isinstance(spec, Serving):
+        return dict(annotations)
+    there = read_files(content["metadata"].get("annotations") or {})
+    if spec.code and WORKDIR not in annotations and there.of(spec.code) is None:
+        raise Conflict(
+            f"{spec.name}: the files of that revision are not kept any more: the annotation {CODE} does not name them. "
+            "Run its spec again from the directory that has them."
+        )
+    return revised(there, spec.code, annotations)
 
 
 def _parent_in(found: AnyObject) -> str | None:

@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.kinds import is_parent_kind
 from fairlead.cluster.kubernetes.manifests.pipeline_driver import with_driver
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
+from fairlead.cluster.kubernetes.manifests.revision_files import CODE, RevisionFiles, read_files
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
 from fairlead.cluster.preflight import in_place_problem, population_problem
@@ -28,6 +29,7 @@ from fairlead.specs.constraints import quote
 from fairlead.specs.formats.differences import Difference, of_said, said
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.serving import Serving
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.plan import Change, CreatePod, Event
@@ -134,6 +136,7 @@ class WorkloadObject(Generic[Spec]):
         version: ``metadata.resourceVersion``, which guards writes; the run's own moves with changes only.
         workload: None when its spec breaks a rule that the API server did not know of.
         workdir: What its annotation says of the working directory that was uploaded; empty for none.
+        files: Of an endpoint, those of each of its revisions.
         problem: Then, what is wrong.
         edited: What its spec says otherwise than when its status was last decided on; the status is as it follows.
         conditions: As they were read; their times live on.
@@ -159,6 +162,7 @@ class WorkloadObject(Generic[Spec]):
     conditions: tuple[Mapping[str, Any], ...] = ()
     shown_phase: str = ""
     kind: str = "Training"
+    files: RevisionFiles = field(default_factory=RevisionFiles)
 
     @property
     def is_wish_unknown(self) -> bool:
@@ -181,6 +185,7 @@ def read_workload(content: Object) -> AnyObject:
     annotations = metadata.get("annotations") or {}
     created_at = _moment(metadata["creationTimestamp"], annotations.get(SUBMITTED))
     kind = str(content["kind"])
+    files = read_files(annotations) if CODE in annotations else RevisionFiles()
     state = _state(status, created_at, kind)
     wish = str(annotations.get(INTENT) or "")
     is_leaving = "deletionTimestamp" in metadata
@@ -201,6 +206,8 @@ def read_workload(content: Object) -> AnyObject:
             if (unmet := in_place_problem(spec)) is not None:
                 raise InvalidSpec((unmet,))
             spec = filled(spec)
+        elif isinstance(spec, Serving):
+            spec = replace(spec, code=files.code)
         elif isinstance(spec, Pipeline):
             spec = with_driver(spec)
         if state.generation not in (0, generation):
@@ -233,6 +240,7 @@ def read_workload(content: Object) -> AnyObject:
         is_leaving=is_leaving,
         wish=wish,
         workdir=str(annotations.get(WORKDIR) or ""),
+        files=files,
         created_at=created_at,
         state=state,
         workload=workload,

@@ -1,0 +1,125 @@
+"""Keeps in an annotation which files each revision of an endpoint has, so that a replica that comes has its own. Pure.
+
+The code of a revision has a name: a hash of the files that go along, but for specs. What is sent under a name again, as
+when a spec beside the program was edited, takes the place of what was sent before.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR, files
+
+CODE = f"{names.DOMAIN}/code"  # annotation of a Serving: JSON of RevisionFiles
+NAME_CHARACTERS = 16
+SPECS = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentFiles:
+    """Files that were sent once.
+
+    Attributes:
+        code: The name of their code; empty for those that were sent before code had names.
+        workdir: As the annotation of a working directory says it.
+        commit: Where they stood in git, as the annotation of a revision says it, without the diff; None where git had
+            no say.
+    """
+
+    code: str
+    workdir: str
+    commit: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionFiles:
+    """What an endpoint's annotations say of its files.
+
+    Attributes:
+        code: The name of the code that its spec describes.
+        sent: All that are kept, the latest last.
+    """
+
+    code: str = ""
+    sent: tuple[SentFiles, ...] = ()
+
+    def of(self, code: str) -> SentFiles | None:
+        """Return the files of a code; None where none are kept."""
+        return next((each for each in reversed(self.sent) if each.code == code), None)
+
+    def annotations(self, code: str) -> dict[str, str | None]:
+        """Return the annotations that give a workload the files of a code, without those of the list."""
+        there = self.of(code)
+        return {} if there is None else {WORKDIR: there.workdir, REVISION: there.commit}
+
+    def listed(self) -> str:
+        """Return the list as it is kept."""
+        sent = [[each.code, each.workdir, each.commit] for each in self.sent]
+        return json.dumps({"code": self.code, "sent": sent}, separators=(",", ":"))
+
+
+def code_name(directory: Path) -> str:
+    """Return the name of the code in a directory: the same for the same files, whatever its specs say."""
+    told = [
+        (path.relative_to(directory).as_posix(), _digest(path), os.access(path, os.X_OK))
+        for path in files(directory)
+        if path.suffix not in SPECS
+    ]
+    return hashlib.sha256(repr(sorted(told)).encode()).hexdigest()[:NAME_CHARACTERS]
+
+
+def read_files(annotations: Mapping[str, str]) -> RevisionFiles:
+    """Read what annotations say; files that came before code had names are those of the empty one."""
+    try:
+        told: Any = json.loads(annotations[CODE])
+        sent = tuple(SentFiles(code=str(each[0]), workdir=str(each[1]), commit=each[2]) for each in told["sent"])
+        return RevisionFiles(code=str(told["code"]), sent=sent)
+    except (KeyError, ValueError, TypeError, IndexError):
+        # There is none, or somebody else has written it.
+        there = annotations.get(WORKDIR)
+        return RevisionFiles() if not there else RevisionFiles(sent=(_sent("", there, annotations.get(REVISION)),))
+
+
+def revised(before: RevisionFiles, code: str, annotations: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the annotations of an endpoint that gets the code of a name.
+
+    Args:
+        annotations: Of the files that were sent now; without any the endpoint goes back to what is kept.
+    """
+    if WORKDIR in annotations:
+        new = _sent(code, annotations[WORKDIR], annotations.get(REVISION))
+        after = RevisionFiles(code=code, sent=(*(each for each in before.sent if each != new), new))
+        return {REVISION: None, **annotations, CODE: after.listed()}
+    if not before.sent:
+        return {}
+    return {**before.annotations(code), CODE: replace(before, code=code).listed()}
+
+
+def without_unneeded(given: RevisionFiles, codes: Collection[str], workdirs: Collection[str]) -> RevisionFiles:
+    """Return the files without those that no revision has any more.
+
+    Args:
+        codes: Of the revisions that are remembered.
+        workdirs: Of replicas that are there.
+    """
+    newest = {given.of(code) for code in {*codes, given.code}}
+    return replace(given, sent=tuple(each for each in given.sent if each in newest or each.workdir in workdirs))
+
+
+def _sent(code: str, workdir: str, revision: str | None) -> SentFiles:
+    try:
+        told = json.loads(revision or "")
+        commit = json.dumps({**told, "diff": None})
+    except (ValueError, TypeError):
+        commit = None
+    return SentFiles(code=code, workdir=workdir, commit=commit)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
