@@ -42,15 +42,19 @@ class World:
         self.cluster = SimulatedCluster(nodes, behaviour=lambda *_: Program(duration_s=float("inf"), start_s=2.0))
         self.serving = self.cluster.submit(serving)
         self.fewest_ready: Mapping[Tier | None, int] = {}
+        self.fewest_in_all = self.most_ready = 0
 
     def run(self, seconds: float) -> None:
         """Let time pass, a second at a time, and note the fewest replicas of each part that served meanwhile."""
         fewest: dict[Tier | None, int] = {}
+        self.fewest_in_all, self.most_ready = 99, 0
         for _ in range(int(seconds)):
             self.cluster.advance(1.0)
             while run_pass(self.cluster, self.cluster.clock.now()):
                 pass
             ready = Counter(each for each, _ in self.ready())
+            self.fewest_in_all = min(self.fewest_in_all, ready.total())
+            self.most_ready = max(self.most_ready, ready.total())
             fewest = {tier: min(fewest.get(tier, 99), ready[tier]) for tier in (Tier.BASE, Tier.OVERFLOW, None)}
         self.fewest_ready = fewest
 

@@ -141,13 +141,12 @@ def foresee_parents(snapshot: Snapshot, known: Mapping[str, int]) -> Mapping[str
 
 
 def families_at(snapshot: Snapshot, now: float) -> dict[str, Family]:
-    """Return the same as ``families_of`` with the share of each parent of those that divide something among them."""
+    """Return the same as ``families_of``, of some kinds with what is known only of all together."""
     families = families_of(snapshot)
     for spec in {type(parent.spec): parent.spec for parent in snapshot.parents}.values():
         kind = parent_of(spec)
         if kind is not None and kind.together is not None:
-            found = kind.together(snapshot, families, now)
-            families |= {uid: replace(families[uid], share=share) for uid, share in found.items()}
+            families |= kind.together(snapshot, families, now)
     return families
 
 

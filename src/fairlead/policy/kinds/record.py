@@ -10,6 +10,7 @@ from fairlead.state.plan import Change
 from fairlead.state.snapshot import AnyWorkload, Pod, Snapshot, Workload
 
 if TYPE_CHECKING:
+    from fairlead.policy.serving.spot_return import SpotRoom
     from fairlead.state.demand import Demand
     from fairlead.state.engine_endpoints import EngineEndpoint
     from fairlead.state.measurements import Measurement
@@ -47,6 +48,7 @@ class Family:
         unaddressed: Why it has no address; None where it has one, or needs none.
         engine: What the engine says that serves it; None where none does, or nobody has looked.
         share: How many of its children it may have beside all other parents of its kind; None where nobody says.
+        spot_room: On spot nodes, for a replica that holds another for want of it; None where none is, or is needed.
     """
 
     children: Mapping[str, AnyWorkload]
@@ -59,6 +61,7 @@ class Family:
     unaddressed: str | None = None
     engine: "EngineEndpoint | None" = None
     share: int | None = None
+    spot_room: "SpotRoom | None" = None
 
     @property
     def unfinished(self) -> tuple[AnyWorkload, ...]:
@@ -83,8 +86,8 @@ class ParentKind(Generic[Spec]):
             is better than another.
         foresee: Works out ahead what ``judge`` will probably ask of functions that keep their answers; None where that
             saves nothing. Whether it was called changes nothing but how soon ``judge`` answers.
-        together: The shares of all parents of the kind, by uid, of what they are to divide among them; None where each
-            is judged by itself.
+        together: The families of the kind's parents, by uid, that are judged by more than their own children: by what
+            they divide among them, or by room that is free; None where each is judged by itself.
         next_at: When time alone changes what ``judge`` answers, in Unix seconds; None where it never does.
     """
 
@@ -93,7 +96,7 @@ class ParentKind(Generic[Spec]):
     judge: Callable[[Workload[Spec], Family, float], Change | None]
     map_runs: Callable[[Spec, Callable[[Training], Training]], Spec]
     progress: Callable[[Workload[Spec]], str]
-    together: Callable[[Snapshot, Mapping[str, Family], float], Mapping[str, int]] | None = None
+    together: Callable[[Snapshot, Mapping[str, Family], float], Mapping[str, Family]] | None = None
     next_at: Callable[[Workload[Spec], Family, float], float | None] | None = None
     best: Callable[[Workload[Spec]], str] | None = None
     foresee: Callable[[Workload[Spec], Family], None] | None = None

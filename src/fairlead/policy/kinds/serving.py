@@ -6,6 +6,7 @@ With a canary it first gets a slice of the requests, and takes over, or goes, by
 slice of the old one's; what is known of that is kept here, so that whoever judges next goes on with it.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -142,7 +143,11 @@ class ServingDetail:
         count: Numbers that replicas were given so far.
         going: Replicas that are to go.
         canary: The trial of the target; None where there is none.
+        replaced: How many served when the revision was asked for whose places the target takes; 0 once it has them.
         displaced: How many replicas above the base were said to hold on-demand nodes, for want of spot.
+        spot_since: Since when spot nodes have had room for one of these; None while they have not.
+        return_at: When it pays that one of them goes back there; None for never.
+        returning: The one of them in whose place another starts on spot, and since when; None for none.
         unaddressed: Why it was said to have no address; None where nothing was.
         unmeasured: It was told that the query by which it scales has no answer.
         url: Where an engine has it asked; None while that is not known, and for replicas of ours.
@@ -157,7 +162,11 @@ class ServingDetail:
     count: int = 0
     going: tuple[Going, ...] = ()
     canary: Trial | None = None
+    replaced: int = 0
     displaced: int = 0
+    spot_since: float | None = None
+    return_at: float | None = None
+    returning: Going | None = None
     unaddressed: str | None = None
     unmeasured: bool = False
     url: str | None = None
@@ -179,6 +188,8 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     detail = _note_ready(spec, detail, replicas, now)
     detail, gave_up = _give_up(serving, detail, family, now)
     detail, tried = _try(spec, detail, family, now)
+    detail = _note_replaced(detail, replicas)
+    detail, returns = _return_to_spot(spec, detail, replicas, family, now)
     target = detail.revision(detail.target)
     assert target is not None, "the revision that is asked for is kept"
     wanted = wanted_replicas(
@@ -198,7 +209,9 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     to_come = [(target, tier) for tier in _tiers_to_come(spec, stay, target, wanted_now, step.come)]
     to_come += [(old, tier) for tier in _tiers_to_come(spec, stay, old, wanted_now, step.come_old)]
     new = tuple(
-        submit(serving, f"{each.name}-{number}", spec_of(each).replica(each.name, tier))
+        submit(
+            serving, f"{each.name}-{number}", (spec if _is_of(each, spec) else spec_of(each)).replica(each.name, tier)
+        )
         for number, (each, tier) in enumerate(to_come, detail.count + 1)
     )
     detail = replace(
@@ -207,7 +220,7 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     )  # fmt: skip
     missing = _unscaled(spec, family, now)
     reason = _say(serving, detail, replicas, family, missing)
-    event = gave_up or tried or _news(spec, before, detail)
+    event = gave_up or tried or returns or _news(spec, before, detail)
     if event is None and detail.unmeasured != (missing is not None) and family.measurement is not None:
         # One event at a time: it is told at the next look where there is another now.
         detail = replace(detail, unmeasured=missing is not None)
@@ -215,7 +228,7 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     if event is None and detail.unaddressed != family.unaddressed:
         detail = replace(detail, unaddressed=family.unaddressed)
         event = _tell_address(family.unaddressed)
-    displaced = _num_displaced(replicas)
+    displaced = len(_displaced(replicas))
     if event is None and (displaced > 0) != (detail.displaced > 0) and _is_settled(replicas):
         detail = replace(detail, displaced=displaced)
         event = _tell_displaced(replicas, displaced)
@@ -282,7 +295,24 @@ def _say_at_engine(
     return Reason(code=Code.SERVING, message=f"{target.name} is ready at {title}{number}{aside}")
 
 
-def together(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> dict[str, int]:
+def together(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> dict[str, Family]:
+    """With replicas divided among the endpoints that scale by latency, and room for those that may go back to spot."""
+    found = {uid: replace(families[uid], share=share) for uid, share in _shares(snapshot, families, now).items()}
+    for parent in snapshot.parents:
+        if isinstance(parent.spec, Serving) and parent.spec.capacity.overflow is not None:
+            serving, family = cast("Workload[Serving]", parent), found.get(parent.uid, families[parent.uid])
+            displaced = _displaced(replicas_of(detail_of(serving), family))
+            if displaced and parent.spec.rollout.max_surge:
+                # Here and not above: it is seldom that there are any.
+                from fairlead.policy.serving.spot_return import spot_room
+
+                workloads = [cast("Workload", family.children[each.name]) for each in displaced]
+                room = spot_room(workloads[0].spec, workloads, snapshot)
+                found[parent.uid] = replace(family, spot_room=room)
+    return found
+
+
+def _shares(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> dict[str, int]:
     """Divide replicas among the endpoints that scale by latency, those of each size by themselves."""
     by_latency = [
         cast("Workload[Serving]", each)
@@ -329,6 +359,10 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
     target = detail.revision(detail.target)
     if target is not None and target.ready_at is None and detail.serving not in (None, target.number):
         times.append(target.created_at + spec.ready_within_s)
+    if detail.return_at is not None:
+        times.append(detail.return_at)
+    if detail.returning is not None:
+        times.append(detail.returning.since + spec.ready_within_s)
     if detail.canary is not None and spec.canary is not None and spec.engine is None:
         # What the gateway counts comes by itself to nobody.
         times += [now + LOOK_S, detail.canary.began_at + spec.canary.within_s]
@@ -428,7 +462,9 @@ def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
     kept = [each for each in others if each.number in (detail.serving, detail.target)]
     rest = [each for each in others if each not in kept][-(MOST_REVISIONS - 1 - len(kept)) :]
     revisions = tuple(sorted((*kept, *rest, revision), key=lambda each: each.number))
-    return replace(detail, revisions=revisions, asked=revision.number, target=revision.number)
+    # One that is asked for amid a rollout takes the places of all that were there before that.
+    replaced = max(detail.ready, detail.replaced)
+    return replace(detail, revisions=revisions, asked=revision.number, target=revision.number, replaced=replaced)
 
 
 def _unscaled_spec(spec: Serving) -> Serving:
@@ -474,6 +510,13 @@ def _note_ready(spec: Serving, detail: ServingDetail, replicas: list[ReplicaStat
     if not any(each.ready and each.revision == target.number for each in replicas):
         return detail
     return _show_ready(spec, detail, any(each.ready and each.revision == detail.serving for each in replicas), now)
+
+
+def _note_replaced(detail: ServingDetail, replicas: list[ReplicaState]) -> ServingDetail:
+    """With no places to be taken any more once the target has those of the others, or as many as are wanted."""
+    num_ready = sum(each.ready for each in replicas if each.revision == detail.target)
+    is_over = num_ready >= min(detail.replaced, detail.wanted) and all(e.revision == detail.target for e in replicas)
+    return replace(detail, replaced=0) if detail.replaced and is_over else detail
 
 
 def _show_ready(spec: Serving, detail: ServingDetail, serves: bool, now: float) -> ServingDetail:
@@ -677,7 +720,10 @@ def _orders(detail: ServingDetail, family: Family, now: float) -> tuple[ChildInt
 
 def _marked(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], wanted: int) -> list[ReplicaState]:
     """With those of the target beyond the number of their part as of an older revision, so that they go as those of the
-    other part take over, as in a rollout."""
+    other part take over, as in a rollout; and so with the one that goes back to spot."""
+    if detail.returning is not None:
+        name = detail.returning.name
+        replicas = [replace(each, revision=ANOTHER_TIER) if each.name == name else each for each in replicas]
     there = [each for each in replicas if each.revision == detail.target and not each.leaving]
     num_wanted = spec.tiers(wanted)
     if detail.canary is not None or {each.tier for each in there} | num_wanted.keys() == {None}:
@@ -701,9 +747,53 @@ def _tiers_to_come(
     return [*found, *[last] * come][:come]
 
 
-def _num_displaced(replicas: list[ReplicaState]) -> int:
-    """Count those above the base that serve from on-demand nodes."""
-    return sum(each.tier is Tier.OVERFLOW and each.ready and not each.on_spot for each in replicas)
+def _displaced(replicas: list[ReplicaState]) -> list[ReplicaState]:
+    """Return those above the base that serve from on-demand nodes."""
+    return [each for each in replicas if each.tier is Tier.OVERFLOW and each.ready and not each.on_spot]
+
+
+def _return_to_spot(
+    spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], family: Family, now: float
+) -> tuple[ServingDetail, Event | None]:
+    """Begin to replace one that holds on-demand nodes by one on spot where that pays; or go on with it, or give it up.
+
+    It serves until the other one does. One at a time, and none while anything else comes and goes.
+    """
+    target = detail.revision(detail.target)
+    there = [each for each in replicas if not each.leaving]
+    if detail.returning is not None:
+        goes = any(each.name == detail.returning.name for each in there)
+        is_vain = any(each.waits for each in there) or now >= detail.returning.since + spec.ready_within_s
+        if goes and not is_vain and detail.canary is None and all(e.revision == detail.target for e in there):
+            return detail, None
+        detail = replace(detail, returning=None, spot_since=None if goes else detail.spot_since)
+    displaced, room = _displaced(there), family.spot_room
+    if not displaced or room is None or target is None:
+        return replace(detail, spot_since=None, return_at=None), None
+    is_calm = detail.canary is None and all(each.ready and each.revision == detail.target for each in there)
+    since = now if detail.spot_since is None else detail.spot_since
+    at = since + room.pays_after_s(_start_s(target))
+    detail = replace(detail, spot_since=since, return_at=at if math.isfinite(at) else None)
+    if not is_calm or len(there) != detail.wanted or now < at:
+        return detail, None
+    name = _last(displaced).name
+    child = family.children[name]
+    reason = Reason(
+        code=Code.SERVING,
+        message=f"{child.spec.name} goes back to spot, which has had room for {format_duration(round(now - since))}"
+        f"{room.told}; it serves until another one does",
+    )
+    returning = Going(name=name, since=now)
+    return replace(detail, returning=returning, return_at=None), Event(type="OverflowReturns", reason=reason)
+
+
+def _start_s(target: Revision) -> float:
+    """Return how long a replica of a revision takes until it is ready, as its first one took."""
+    return 0.0 if target.ready_at is None else max(0.0, target.ready_at - target.created_at)
+
+
+def _last(replicas: list[ReplicaState]) -> ReplicaState:
+    return max(replicas, key=lambda each: each.number)
 
 
 def _is_settled(replicas: list[ReplicaState]) -> bool:
@@ -720,7 +810,7 @@ def _tell_displaced(replicas: list[ReplicaState], displaced: int) -> Event:
     reason = Reason(
         code=Code.OVERFLOW_ON_DEMAND,
         message=f"{displaced} of {plural(num, 'replica')} above the base hold on-demand nodes: no spot node had room",
-        remedy="They stay there; those that come later use spot again, and as fewer are needed these go first.",
+        remedy="They go back one by one where spot has room for so long that it pays, unless `rollout.max_surge` is 0.",
     )
     return Event(type=Code.OVERFLOW_ON_DEMAND.value, reason=reason)
 

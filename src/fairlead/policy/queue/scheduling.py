@@ -219,8 +219,14 @@ class SchedulingPass:
             order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing, self.traits)
         else:
             order = first_come(waiting)
-        # One that only changes its size has its turn already, but for whoever is owed what it gave up.
+        # Who only changes its size, or takes the place of another replica, has its turn already, but for whoever is
+        # owed what it gave up.
         going_on = {each.uid for each in order if is_resizing(each.status) and not is_scavenger(each.spec)}
+        if self.snapshot.parents and any(each.parent is not None for each in order):
+            # Here and not above: few queues have replicas.
+            from fairlead.policy.serving.rollout_turns import taking_over
+
+            going_on |= taking_over(order, self.holders, self.snapshot.parents, self.free)
         return sorted(order, key=lambda each: each.uid not in self.owed | going_on) if going_on else order
 
     def _select(self, waiting: Sequence[Workload]) -> list[Workload]:

@@ -59,7 +59,8 @@ def next_step(
 
     While there are others, no more than ``wanted + max_surge`` are there at once, those of the others that go included,
     and so many of the others stay as the target's ready ones do not replace yet. Where the cluster has no room for
-    more, one of several others goes first. Those of revisions that have failed go at once.
+    more, one of the others goes first, the last of them once one of the target is ready. Those of revisions that have
+    failed go at once.
     """
     spoilt = [each.name for each in replicas if each.revision in failed and not each.leaving]
     if spoilt:
@@ -80,7 +81,7 @@ def next_step(
     if missing and come == 0 and num_leaving == 0 and num_ready == len(new):
         # No surge: one of the others makes room.
         stay = min(stay, len(old) - 1)
-    elif len(old) > 1 and num_leaving == 0 and any(each.waits for each in new):
+    elif old and (len(old) > 1 or num_ready) and num_leaving == 0 and any(each.waits for each in new):
         # There is no room for a surge; but the last of them goes for nothing that has not shown itself.
         stay = min(stay, len(old) - 1)
     go += [each.name for each in _first_to_go(old)[: max(0, len(old) - stay)]]

@@ -1,0 +1,78 @@
+"""Decides when replicas above a base that hold on-demand nodes, for want of spot, go back to spot.
+
+A move costs a replica that starts beside the one that it replaces. How long spot will stay nobody knows. So a replica
+moves once spot has had room for so long that staying on on-demand has cost as much more as a move costs: the break-even
+rule of renting or buying, which costs at most twice what it would cost to know (Karlin, Manasse, Rudolph and Sleator,
+"Competitive snoopy caching", Algorithmica 1988).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.policy.placement.free_capacity import rooms
+from fairlead.policy.placement.placement import place
+from fairlead.policy.placement.task_mix import settled_mix
+from fairlead.policy.queue.budgets import HOUR_S, rate_of
+from fairlead.specs.gang import GangSpec
+from fairlead.state.snapshot import Snapshot, Workload
+from fairlead.text.money import MICROUSD
+
+# A node that is there for less may be gone before anybody has moved.
+LEAST_S = 60.0
+# Of spot against on-demand, where nodes have no price: in the dear half of what clouds ask.
+USUAL_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotRoom:
+    """Room for another replica of an endpoint on spot nodes, now.
+
+    Attributes:
+        price: Dollars an hour of a replica there; None where nobody knows.
+        price_now: The same of the dearest that would move.
+    """
+
+    price: float | None = None
+    price_now: float | None = None
+
+    def pays_after_s(self, start_s: float) -> float:
+        """Return for how long there has to have been room before a replica moves; infinity for never.
+
+        Args:
+            start_s: How long a replica takes to start.
+        """
+        if self.price is None or self.price_now is None:
+            share = USUAL_SHARE
+        elif self.price >= self.price_now:
+            return math.inf
+        else:
+            share = self.price / self.price_now
+        return max(LEAST_S, start_s * share / (1.0 - share))
+
+    @property
+    def told(self) -> str:
+        """Tell what a replica costs there and elsewhere, to be put behind a sentence; empty where nobody knows."""
+        if self.price is None or self.price_now is None:
+            return ""
+        return f", at ${self.price:.4g} an hour instead of ${self.price_now:.4g}"
+
+
+def spot_room(spec: GangSpec, displaced: Sequence[Workload], snapshot: Snapshot) -> SpotRoom | None:
+    """Return the room that a replica of a spec would find on spot nodes now; None for none."""
+    placed = place(spec.on(spot=True), rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads)))
+    if placed is None:
+        return None
+    uids = {each.uid for each in displaced}
+    there = {pod.node for pod in snapshot.pods if pod.workload_uid in uids and not pod.phase.is_final}
+    return SpotRoom(
+        price=_price(spec, {each.node for each in placed}, snapshot), price_now=_price(spec, there, snapshot)
+    )
+
+
+def _price(spec: GangSpec, names: set[str], snapshot: Snapshot) -> float | None:
+    """Return dollars an hour on the dearest of some nodes; None where one of them has no price."""
+    nodes: Mapping[str, float | None] = {each.name: each.price_per_hour for each in snapshot.nodes}
+    if any(nodes.get(name) is None for name in names):
+        return None
+    return rate_of(spec, [each for each in snapshot.nodes if each.name in names]) * HOUR_S / MICROUSD
