@@ -9,7 +9,8 @@ import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.tables import SCHEMA_VERSION
-from fairlead.errors import ClusterError
+from fairlead.errors import ClusterError, InvalidSpec
+from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.state.snapshot import Intent, Phase
 from tests.builders import training
 
@@ -41,6 +42,16 @@ def test_a_run_that_was_pending_because_it_was_suspended_is_suspended(tmp_path: 
     again.close()
     with sqlite3.connect(tmp_path / "fairlead.db") as database:
         assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+
+
+def test_what_another_version_stored_besides_that_says_nothing_is_left_aside() -> None:
+    stored = json.loads(to_json(training("good")))
+    for nothing in (None, False, "", [], {}):
+        stored["resources"]["of_another_version"] = nothing
+        assert from_json(json.dumps(stored)) == training("good")
+    stored["resources"]["of_another_version"] = 0
+    with pytest.raises(InvalidSpec, match="Resources: unknown attribute of_another_version"):
+        from_json(json.dumps(stored))
 
 
 def test_a_spec_that_this_version_refuses_is_told_with_whose_it_is_and_what_to_do(tmp_path: Path) -> None:

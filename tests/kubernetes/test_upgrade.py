@@ -199,6 +199,13 @@ def lives(cluster: RealCluster, run: str) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
+def is_served(asking: Asking, new: str, old: str) -> bool:
+    """Ask for a while, of which nothing fails, and return whether only the new revision answered."""
+    answers = asking.ask(2)
+    assert set(answers) <= {new, old, "again"}, answers
+    return old not in answers
+
+
 def test_an_upgrade_restarts_nothing_loses_no_second_and_fails_no_request(
     cluster: RealCluster, database: PostgresServer, older_source: Path, tmp_path: Path
 ) -> None:
@@ -286,3 +293,13 @@ def test_an_upgrade_restarts_nothing_loses_no_second_and_fails_no_request(
     assert abs(status["cost"]["microusd"] - exact) <= 2
     print(asking.total, f"${exact / 1e6:.6f}")
     assert asking.total["200 r1"] >= 800
+
+    # Another revision takes the places of the one before, ahead of a run that has waited for longer, with its own code.
+    (desk.directory / "server.py").write_text(SERVER.replace(".encode()", '.encode() + b"b"'))
+    newer(desk, "run", "--detach", "serve.yaml")
+    until(lambda: is_served(asking, "200 r2b", "200 r1"),
+          lambda: newer(desk, "status", "web").out, timeout_s=180, every_s=0.5)  # fmt: skip
+    newer(desk, "rollback", "--no-wait", "web")
+    until(lambda: is_served(asking, "200 r1", "200 r2b"),
+          lambda: newer(desk, "status", "web").out, timeout_s=180, every_s=0.5)  # fmt: skip
+    assert is_waiting(cluster), the_object(cluster, "Training", "waits")["status"]

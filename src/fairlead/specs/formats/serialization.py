@@ -114,10 +114,15 @@ def _read(owner: type[Any], content: Any) -> Any:
     if not isinstance(content, dict):
         raise ValueError(f"{owner.__name__}: not an object")
     known = {each.name: each for each in _attributes(cast(Hashable, owner))}
-    unknown = sorted(set(content) - set(known))
+    # One that another version has besides, and that says nothing, changes nothing.
+    unknown = sorted(name for name in set(content) - set(known) if not _says_nothing(content[name]))
     if unknown:
         raise ValueError(f"{owner.__name__}: unknown attribute {unknown[0]}")
-    return owner(**{name: known[name].read(value) for name, value in content.items()})
+    return owner(**{name: known[name].read(value) for name, value in content.items() if name in known})
+
+
+def _says_nothing(value: Any) -> bool:
+    return value is None or value is False or value in ("", [], {})
 
 
 @cache
