@@ -46,7 +46,8 @@ def test_a_run_that_was_pending_because_it_was_suspended_is_suspended(tmp_path: 
 
 def test_what_another_version_stored_besides_that_says_nothing_is_left_aside() -> None:
     stored = json.loads(to_json(training("good")))
-    for nothing in (None, False, "", [], {}):
+    says_nothing: tuple[object, ...] = (None, False, "", [], {})
+    for nothing in says_nothing:
         stored["resources"]["of_another_version"] = nothing
         assert from_json(json.dumps(stored)) == training("good")
     stored["resources"]["of_another_version"] = 0

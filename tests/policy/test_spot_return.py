@@ -20,7 +20,7 @@ def priced(each: Node, price: float | None) -> Node:
     return replace(each, price_per_hour=price)
 
 
-def reclaimed(**keys: object) -> World:
+def reclaimed(**keys: str) -> World:
     """Five replicas, the three above the base on on-demand nodes after spot was reclaimed."""
     world = World(spec(**keys), priced(on_demand("demand1", 8_000), DEAR), priced(on_spot("spot1"), CHEAP),
                   priced(on_spot("spot2"), CHEAP))  # fmt: skip

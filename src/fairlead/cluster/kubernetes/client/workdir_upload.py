@@ -149,8 +149,8 @@ def let_go(client: Client, endpoint: AnyObject, needed: RevisionFiles) -> None:
         raise
     gone = {each.workdir for each in endpoint.files.sent} - {each.workdir for each in needed.sent}
     for name in (name for each in gone for name in part_names(each)):
-        metadata = {"name": name, "ownerReferences": [nobody()]}
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        owned: dict[str, object] = {"name": name, "ownerReferences": [nobody()]}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned}
         maps = f"/api/v1/namespaces/{endpoint.namespace}/configmaps"
         client.apply(f"{maps}/{name}", body, manager=_manager(endpoint.workload))
 
