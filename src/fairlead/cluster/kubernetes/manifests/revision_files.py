@@ -38,7 +38,7 @@ class SentFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionFiles:
-    """What an endpoint's annotations say of its files.
+    """The files of an endpoint's revisions, as its annotations list them.
 
     Attributes:
         code: The name of the code that its spec describes.
