@@ -231,7 +231,10 @@ def fairshare(services: Sequence[Service], places: int, gate: bool) -> Sequence[
 
 
 class Aiad:
-    """One more after three ticks too slow on average over 30 s, one less after sixty that were not (Faro's AIAD)."""
+    """One more after three ticks too slow on average over 30 s, one less after sixty that were not (Faro's AIAD).
+
+    What the budget has no place for is not ordered, so that nobody waits for it and keeps a place that it needs no more.
+    """
 
     def __init__(self) -> None:
         self.slow: dict[Service, int] = {}
@@ -239,6 +242,7 @@ class Aiad:
 
     def __call__(self, services: Sequence[Service], places: int, gate: bool) -> Sequence[int]:
         chosen = []
+        free = places - sum(_ordered(each) for each in services)
         for each in services:
             ended = sum(tick.ended for tick in each.ticks[-3:])
             slow = ended > 0 and sum(tick.latency_s for tick in each.ticks[-3:]) / ended > SLO_S
@@ -250,7 +254,9 @@ class Aiad:
                 chosen.append(target)
                 continue
             if self.slow[each] >= 3:
-                target, self.slow[each] = target + 1, 0
+                self.slow[each] = 0
+                if free > 0:
+                    target, free = target + 1, free - 1
             elif self.fast[each] >= 60:
                 target, self.fast[each] = target - 1, 0
             chosen.append(target)

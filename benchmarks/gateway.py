@@ -1,19 +1,29 @@
 """What the gateway costs a request: its own processor time and the latency that it adds, beside other doors.
 
     python -m benchmarks.gateway [--requests 4000] [--connections 8] [--rounds 3] [--idle 1000] [--json]
+                                 [--rate 100] [--doors NAME,...] [--peers]
 
 One replica answers a short JSON document. It is asked directly, through the gateway, through a door of aiohttp's server
 and client as one writes it first, and through nginx and haproxy where they are installed, each with one worker,
-keep-alive on both sides and no access log but the gateway's (`fairlead, no log` is without). The doors take turns, so
-that a slow moment of the machine hits all of them; figures are medians of the rounds. Processor time is that of the
-door's process alone and what a busy machine changes least. Latencies are of a closed loop, so they hold queueing too.
-`--idle` counts what that many services take that nobody asks for.
+keep-alive on both sides and no access log but the gateway's (`fairlead no log` is without). The doors take turns, in
+another order each time, so that a slow moment of the machine hits all of them; figures are medians of the rounds, and
+so is how many times bare haproxy's processor time a door takes in the same round. Processor time is that of the door's
+processes, as the kernel's scheduler counts it, and what a busy machine changes least. Doors have one core, and who asks
+and the replica another.
+
+Latencies are of a closed loop, so they hold queueing too. `--rate` has as many requests a second sent instead, evenly,
+whatever became of those before, on any core: what a door adds to the latencies of the same round's direct requests is
+what it costs where nothing is full. `--doors` chooses some. `--idle` counts what that many services take that nobody
+asks for. `--peers` adds Ray Serve's proxy, before a replica of its own, and LiteLLM's, which asks the replica for chat
+completions; each is installed in an environment of its own.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import random
+import re
 import shutil
 import signal
 import socket
@@ -21,22 +31,36 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import psutil
 
+from benchmarks.peers import doors as peers
 from tests.ports import free_ports
 
 ANSWER = json.dumps(
     {"model_name": "m", "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 8], "data": [0.125] * 8}]}
 ).encode()  # fmt: skip
+CHAT_ANSWER = json.dumps(
+    {"id": "c", "object": "chat.completion", "created": 1700000000, "model": "m",
+     "choices": [{"index": 0, "message": {"role": "assistant", "content": "word " * 8}, "finish_reason": "stop"}],
+     "usage": {"prompt_tokens": 8, "completion_tokens": 8, "total_tokens": 16}}
+).encode()  # fmt: skip
 PATH = "/m/v2/models/m/infer"
+BODY = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.1,0.2,0.3,0.4]}]}'
+CHAT_PATH, CHAT_BODY = (
+    "/v1/chat/completions",
+    b'{"model":"m","messages":[{"role":"user","content":"Say eight words."}]}',
+)
+BARE = "haproxy"
 STARTS_WITHIN_S = 60.0
 IDLE_FOR_S = 10.0
+LOG_READ_S = 0.25
+"""Our gateway has read haproxy's log by then."""
 
 NGINX = """
 worker_processes 1; daemon off; pid {directory}/pid; error_log {directory}/error.log;
@@ -69,6 +93,15 @@ backend m
 """
 
 
+class Door(NamedTuple):
+    """A way to the replica: the processes that are that way, and what is asked there."""
+
+    processes: list[psutil.Process]
+    port: int
+    path: str = PATH
+    body: bytes = BODY
+
+
 class Took(NamedTuple):
     """One round of one door: microseconds of its processor a request, milliseconds of requests, requests a second."""
 
@@ -84,6 +117,9 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=8, help="clients at a time (default 8)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each door (default 3)")
     parser.add_argument("--idle", type=int, default=1000, help="services that nobody asks for (default 1000)")
+    parser.add_argument("--rate", type=float, help="requests a second, evenly, instead of one after the other")
+    parser.add_argument("--doors", type=lambda text: text.split(","), help="these only, and directly (default all)")
+    parser.add_argument("--peers", action="store_true", help="Ray Serve's proxy and LiteLLM's too")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--serve", choices=("replica", "aiohttp"), help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
@@ -95,74 +131,132 @@ def main() -> None:
     if arguments.serve == "aiohttp":
         asyncio.run(serve_aiohttp(arguments.port, arguments.backend))
         return
-    with tempfile.TemporaryDirectory(prefix="fairlead-benchmark-") as directory:
-        rounds = measure(Path(directory), arguments.requests, arguments.connections, arguments.rounds)
-        idle = measure_idle(Path(directory), arguments.idle) if arguments.idle else None
-    told = {name: Took(*(median(each) for each in zip(*took, strict=True))) for name, took in rounds.items()}
-    direct = told["direct"]
+    with tempfile.TemporaryDirectory(prefix="fairlead-benchmark-", ignore_cleanup_errors=True) as name:
+        rounds = measure(Path(name), arguments)
+        idle = measure_idle(Path(name), arguments.idle) if arguments.idle else None
     doors = {
         name: {
-            **took._asdict(),
-            "added_p50_ms": took.p50_ms - direct.p50_ms,
-            "added_p99_ms": took.p99_ms - direct.p99_ms,
-            "cpu_us_rounds": [each.cpu_us for each in rounds[name]],
+            **{of: median(getattr(took, of) for took in all_took) for of in Took._fields},
+            "added_p50_ms": _added(all_took, rounds["direct"], "p50_ms"),
+            "added_p99_ms": _added(all_took, rounds["direct"], "p99_ms"),
+            "times_bare": _times(all_took, rounds.get(BARE)),
+            "cpu_us_rounds": [each.cpu_us for each in all_took],
         }
-        for name, took in told.items()
+        for name, all_took in rounds.items()
     }
     if arguments.json:
-        asked = {"requests": arguments.requests, "connections": arguments.connections, "rounds": arguments.rounds}
+        asked = {name: getattr(arguments, name) for name in ("requests", "connections", "rounds", "rate")}
         print(json.dumps({**asked, "load_of_machine": os.getloadavg()[0], "doors": doors, "idle": idle}))
         return
-    print(f"{'':<18}{'cpu us':>8}{'p50 ms':>8}{'p99 ms':>8}{'+p50':>8}{'+p99':>8}{'req/s':>8}")
-    for name, took in told.items():
-        added = f"{took.p50_ms - direct.p50_ms:>8.2f}{took.p99_ms - direct.p99_ms:>8.2f}"
-        print(f"{name:<18}{took.cpu_us:>8.1f}{took.p50_ms:>8.2f}{took.p99_ms:>8.2f}{added}{took.per_s:>8.0f}")
+    print(f"{'':<18}{'cpu us':>8}{'x bare':>8}{'p50 ms':>8}{'p99 ms':>8}{'+p50':>8}{'+p99':>8}{'req/s':>8}")
+    for name, told in doors.items():
+        times = "" if told["times_bare"] is None else f"{told['times_bare']:.2f}"
+        took = f"{told['p50_ms']:>8.2f}{told['p99_ms']:>8.2f}{told['added_p50_ms']:>8.2f}{told['added_p99_ms']:>8.2f}"
+        print(f"{name:<18}{told['cpu_us']:>8.1f}{times:>8}{took}{told['per_s']:>8.0f}")
     if idle is not None:
         print(f"{idle['services']} idle services: {idle['cpu_percent']:.2f} % of a core, {idle['rss_mb']:.0f} MB")
     print(f"load of the machine: {os.getloadavg()[0]:.1f}")
 
 
-def measure(directory: Path, requests: int, connections: int, rounds: int) -> dict[str, list[Took]]:
+def _added(took: list[Took], direct: list[Took], which: Literal["p50_ms", "p99_ms"]) -> float:
+    """Milliseconds more than directly in the same round: the median."""
+    at = Took._fields.index(which)
+    return median(door[at] - without[at] for door, without in zip(took, direct, strict=True))
+
+
+def _times(took: list[Took], bare: list[Took] | None) -> float | None:
+    """How many times the bare proxy's processor time in the same round: the median."""
+    if bare is None or not took[0].cpu_us:
+        return None
+    return median(door.cpu_us / of_bare.cpu_us for door, of_bare in zip(took, bare, strict=True))
+
+
+def measure(directory: Path, asked: argparse.Namespace) -> dict[str, list[Took]]:
     """All rounds of all doors that are there."""
-    backend, *ports = free_ports(7)
     took: dict[str, list[Took]] = {}
     with ExitStack() as running:
-        running.enter_context(started(*own("replica", backend), port=backend))
-        doors: dict[str, tuple[list[psutil.Process], int, str]] = {"direct": ([], backend, PATH[2:])}
-        haproxy = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
-        kinds: list[tuple[str, list[str]]] = [("fairlead", []), ("fairlead, no log", ["--access-log", "none"])]
-        if haproxy is not None:
-            kinds.append(("fairlead, haproxy", ["--haproxy", haproxy]))
-        for name, options in kinds:
-            place = directory / name.replace(", ", "-").replace(" ", "-")
-            process = running.enter_context(started(*gateway(place, ports[0], backend), *options, port=ports[0]))
-            doors[name] = ([process], ports.pop(0), PATH)
-            if "--haproxy" in options:
-                doors[name][0].append(_haproxy_of(process, place))
-        process = running.enter_context(started(*own("aiohttp", ports[0], backend), port=ports[0]))
-        doors["aiohttp"] = ([process], ports.pop(0), PATH)
-        for name, text, words in (("nginx", NGINX, ("-c",)), ("haproxy", HAPROXY, ("-db", "-q", "-f"))):
-            program = shutil.which(name)
-            port = ports.pop(0)
-            if program is None:
-                continue
-            place = directory / name
-            place.mkdir()
-            (place / "conf").write_text(text.format(directory=place, port=port, backend=backend))
-            process = running.enter_context(started(program, *words, str(place / "conf"), port=port))
-            doors[name] = ([_worker(process)], port, PATH)
-        for number in range(rounds + 1):  # the first one is for warming up
-            for name, (processes, port, path) in doors.items():
-                before = _processor_s(processes)
+        doors = open_doors(directory, running, with_peers=asked.peers)
+        for name in asked.doors or ():
+            if name not in doors:
+                raise SystemExit(f"there is no door {name!r} here; there are {', '.join(doors)}")
+        doors = {name: door for name, door in doors.items() if asked.doors is None or name in (*asked.doors, "direct")}
+        if asked.rate is None:
+            _part(doors)
+        order = list(doors)
+        for number in range(asked.rounds + 1):  # the first one is for warming up
+            for name in order:
+                door = doors[name]
+                before = _processor_s(door.processes)
                 begun = time.perf_counter()
-                latencies = asyncio.run(ask(port, path, requests, connections))
+                if asked.rate is None:
+                    latencies = asyncio.run(ask(door, asked.requests, asked.connections))
+                else:
+                    latencies = asyncio.run(ask_steadily(door, asked.requests, asked.rate))
                 lasted = time.perf_counter() - begun
-                cpu_us = (_processor_s(processes) - before) / requests * 1e6
+                if name == "fairlead haproxy":
+                    time.sleep(LOG_READ_S)
+                cpu_us = (_processor_s(door.processes) - before) / asked.requests * 1e6
                 latencies.sort()
                 if number:
                     p50, p99 = latencies[len(latencies) // 2], latencies[int(len(latencies) * 0.99)]
-                    took.setdefault(name, []).append(Took(cpu_us, p50 * 1e3, p99 * 1e3, requests / lasted))
-    return took
+                    took.setdefault(name, []).append(Took(cpu_us, p50 * 1e3, p99 * 1e3, asked.requests / lasted))
+            random.Random(number).shuffle(order)
+    return {name: took[name] for name in doors}
+
+
+def open_doors(directory: Path, running: ExitStack, *, with_peers: bool) -> dict[str, Door]:
+    """Start the replica and all doors that are there."""
+    backend, *ports = free_ports(9)
+    running.enter_context(started(*own("replica", backend), port=backend))
+    doors = {"direct": Door([], backend, PATH[2:])}
+    haproxy = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+    kinds: list[tuple[str, list[str]]] = [("fairlead", []), ("fairlead no log", ["--access-log", "none"])]
+    if haproxy is not None:
+        kinds.append(("fairlead haproxy", ["--haproxy", haproxy]))
+    for name, options in kinds:
+        place = directory / name.replace(" ", "-")
+        process = running.enter_context(started(*gateway(place, ports[0], backend), *options, port=ports[0]))
+        doors[name] = Door([process], ports.pop(0))
+        if "--haproxy" in options:
+            doors[name].processes.append(_haproxy_of(process, place))
+    process = running.enter_context(started(*own("aiohttp", ports[0], backend), port=ports[0]))
+    doors["aiohttp"] = Door([process], ports.pop(0))
+    for name, text, words in (("nginx", NGINX, ("-c",)), (BARE, HAPROXY, ("-db", "-q", "-f"))):
+        program = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+        port = ports.pop(0)
+        if program is None:
+            continue
+        place = directory / name
+        place.mkdir()
+        (place / "conf").write_text(text.format(directory=place, port=port, backend=backend))
+        process = running.enter_context(started(program, *words, str(place / "conf"), port=port))
+        doors[name] = Door([_worker(process)], port)
+    if with_peers:
+        for name, peer, path, body in (
+            ("Ray Serve", peers.ray_serve(directory, ports[0], ANSWER.decode()), PATH, BODY),
+            ("LiteLLM", peers.litellm(directory, ports[1], backend), CHAT_PATH, CHAT_BODY),
+        ):
+            found = running.enter_context(peer)
+            if isinstance(found, str):
+                print(f"{name} is not measured: {found}", file=sys.stderr)
+            else:
+                doors[name] = Door(found.processes, found.port, path, body)
+    return doors
+
+
+def _part(doors: dict[str, Door]) -> None:
+    """Give doors a core of their own where there are two, so that who asks does not take their time."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return
+    pinned = [process for door in doors.values() for process in door.processes]
+    others = psutil.Process().children(recursive=True)
+    for process, core in [
+        *((each, cores[0]) for each in [psutil.Process(), *others]),
+        *((p, cores[1]) for p in pinned),
+    ]:
+        for thread in process.threads():
+            os.sched_setaffinity(thread.id, {core})
 
 
 def measure_idle(directory: Path, services: int) -> dict[str, Any]:
@@ -202,7 +296,7 @@ def own(what: str, port: int, backend: int = 0) -> list[str]:
 @contextmanager
 def started(*argv: str, port: int) -> Iterator[psutil.Process]:
     """Run a server until the block is left; it listens when the block begins."""
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         deadline = time.monotonic() + STARTS_WITHIN_S
         while not _listens(port):
@@ -219,14 +313,15 @@ def started(*argv: str, port: int) -> Iterator[psutil.Process]:
             process.wait(timeout=10.0)
 
 
-class Client(asyncio.Protocol):
-    """Asks one request after the other on one connection."""
+class Connection(asyncio.Protocol):
+    """Asks one request at a time, and tells when its answer is whole: the seconds that it took."""
 
-    def __init__(self, request: bytes, count: list[int], latencies: list[float], done: "asyncio.Future[None]") -> None:
+    def __init__(
+        self, request: bytes, answered: "Callable[[Connection, float], None]", broken: "asyncio.Future[None]"
+    ) -> None:
         self._request = request
-        self._count = count
-        self._latencies = latencies
-        self._done = done
+        self._answered = answered
+        self._broken = broken
         self._buffer = b""
         self._begun = 0.0
         self._transport: asyncio.Transport
@@ -234,52 +329,107 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._ask()
 
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if not self._buffer.endswith(ANSWER):
-            return
-        if not self._buffer.startswith(b"HTTP/1.1 200 "):
-            self._done.set_exception(RuntimeError(self._buffer[:200].decode("latin-1")))
-            return
-        self._latencies.append(time.perf_counter() - self._begun)
-        self._buffer = b""
-        self._ask()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._done.done():
-            self._done.set_exception(RuntimeError(f"the connection ended: {exc} {self._buffer[:200]!r}"))
-
-    def _ask(self) -> None:
-        if self._count[0] == 0:
-            if not self._done.done():
-                self._done.set_result(None)
-            self._transport.close()
-            return
-        self._count[0] -= 1
+    def ask(self) -> None:
+        """Send the request."""
         self._begun = time.perf_counter()
         self._transport.write(self._request)
 
+    def close(self) -> None:
+        """End the connection."""
+        self._transport.close()
 
-async def ask(port: int, path: str, requests: int, connections: int) -> list[float]:
-    """Seconds of each request of a closed loop."""
-    loop = asyncio.get_running_loop()
-    body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.1,0.2,0.3,0.4]}]}'
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if not _is_whole(self._buffer):
+            return
+        if self._buffer.startswith(b"HTTP/1.1 200 "):
+            self._buffer = b""
+            self._answered(self, time.perf_counter() - self._begun)
+        elif not self._broken.done():
+            self._broken.set_exception(RuntimeError(self._buffer[:200].decode("latin-1")))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._broken.done():
+            self._broken.set_exception(RuntimeError(f"the connection ended: {exc} {self._buffer[:200]!r}"))
+
+
+def _is_whole(answer: bytes) -> bool:
+    head, end, body = answer.partition(b"\r\n\r\n")
+    if not end:
+        return False
+    length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+    return body.endswith(b"0\r\n\r\n") if length is None else len(body) >= int(length[1])
+
+
+Answered = Callable[[Connection, float], None]
+
+
+async def _connect(
+    door: Door, answered: "Callable[[Connection, float], None]", over: "asyncio.Future[None]"
+) -> Connection:
     request = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode() + body
-    count, latencies = [requests], list[float]()
-    dones = [loop.create_future() for _ in range(connections)]
-    for done in dones:
-        await loop.create_connection(
-            lambda done=done: Client(request, count, latencies, done),  # type: ignore[misc]  # bound at once
-            "127.0.0.1",
-            port,
-        )
+        f"POST {door.path} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(door.body)}\r\n\r\n"
+    ).encode() + door.body
+    loop = asyncio.get_running_loop()
+    _, made = await loop.create_connection(lambda: Connection(request, answered, over), "127.0.0.1", door.port)
+    return made
+
+
+async def ask(door: Door, requests: int, connections: int) -> list[float]:
+    """Seconds of each request of a closed loop."""
+    over = asyncio.get_running_loop().create_future()
+    latencies: list[float] = []
+    left = requests
+
+    def go_on(connection: Connection) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            connection.ask()
+
+    def answered(connection: Connection, took_s: float) -> None:
+        latencies.append(took_s)
+        go_on(connection)
+        if len(latencies) == requests and not over.done():
+            over.set_result(None)
+
+    there = [await _connect(door, answered, over) for _ in range(connections)]
+    for each in there:
+        go_on(each)
     async with asyncio.timeout(600.0):
-        await asyncio.gather(*dones)
+        await over
+    for each in there:
+        each.close()
+    return latencies
+
+
+async def ask_steadily(door: Door, requests: int, per_s: float) -> list[float]:
+    """Seconds of each request, sent at even times, on a connection that has nothing under way or is new."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    latencies: list[float] = []
+    free: list[Connection] = []
+    everything: list[Connection] = []
+
+    def answered(connection: Connection, took_s: float) -> None:
+        latencies.append(took_s)
+        free.append(connection)
+        if len(latencies) == requests and not over.done():
+            over.set_result(None)
+
+    begun = loop.time()
+    for number in range(requests):
+        await asyncio.sleep(begun + number / per_s - loop.time())
+        if not free:
+            everything.append(await _connect(door, answered, over))
+            free.append(everything[-1])
+        free.pop().ask()
+    async with asyncio.timeout(600.0):
+        await over
+    for each in everything:
+        each.close()
     return latencies
 
 
@@ -302,8 +452,9 @@ class Replica(asyncio.Protocol):
         if len(body) < length:
             return
         self._buffer = body[length:]
+        answer = CHAT_ANSWER if head.startswith(b"POST /v1/chat") else ANSWER
         self._transport.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(ANSWER), ANSWER)
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer)
         )
 
 
@@ -349,7 +500,12 @@ def _haproxy_of(gateway: psutil.Process, directory: Path) -> psutil.Process:
 
 
 def _processor_s(processes: list[psutil.Process]) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in processes)
+    """Seconds of processor that they have had, their threads that have ended left out."""
+    return sum(_thread_s(process, thread.id) for process in processes for thread in process.threads())
+
+
+def _thread_s(process: psutil.Process, thread: int) -> float:
+    return int(Path(f"/proc/{process.pid}/task/{thread}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _listens(port: int) -> bool:

@@ -51,3 +51,16 @@ def test_a_lone_request_takes_the_proxy_twice_and_a_replica_once() -> None:
     assert lone.ticks[-1].served == 1
     assert lone.ticks[-1].latency_s == pytest.approx(lone.passes[1] + lone.services[1] + lone.passes[2])
     assert lone.in_time[0] == 1
+
+
+def test_aiad_orders_no_replica_that_the_budget_has_no_place_for() -> None:
+    counts = np.array([[900, 900, 900]] * 3)
+    rule, orders = autoscaling.Aiad(), list[int]()
+
+    def watched(services: Sequence[autoscaling.Service], places: int, gate: bool) -> Sequence[int]:
+        chosen = rule(services, places, gate)
+        orders.append(sum(chosen))
+        return chosen
+
+    autoscaling.simulate(counts, 5, watched, gate=False)
+    assert max(orders) == 5

@@ -56,7 +56,7 @@ def test_lines_of_its_log_are_counted_as_requests_however_they_are_cut() -> None
     unread: list[int] = []
     counted = PassedRequests(entries.append, unread.append)
     m: Service[Any] = Service(ROUTE)
-    servers = {b"s1": Server(Known(ONE.replicas[0]), "r1")}
+    servers = {"s1": Server(Known(ONE.replicas[0]), "r1")}
     lines = (
         b"b1 s1 200 1700000000000000 1700000000004000 5 22 300 2 0 ---- 1.2.3.4 POST id-1 /m/a#22b\n"
         b"b1 s1 502 1700000001000000 1700000001001000 - - 90 1 +2 SH-- 1.2.3.4 GET id-2 /m/x\n"
@@ -66,7 +66,7 @@ def test_lines_of_its_log_are_counted_as_requests_however_they_are_cut() -> None
         b"half a line\n"
     )
     for at in range(0, len(lines), 7):
-        counted.take(lines[at : at + 7], {b"b1": m}, servers, 1.0)
+        counted.take(lines[at : at + 7], {"b1": m}, servers, 1.0)
     first, second, third, unknown = entries
     assert (first.path, first.seconds, first.bytes_in, first.bytes_out, first.tries) == ('/m/a"b', 0.004, 5, 22, 1)
     assert (second.status, second.tries) == (502, 3)

@@ -58,13 +58,19 @@ class AccessLog:
         if second != self._second:
             self._second = second
             self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        path, revision, replica = entry.path, entry.revision, entry.replica
+        team, error = entry.team, entry.error
+        # One look at all of them: hardly any needs more.
+        if not _is_plain(f"{path}{revision}{replica}{team}{error}"):
+            path, revision, replica = _escaped(path), _escaped(revision), _escaped(replica)
+            team, error = _escaped(team), _escaped(error)
         line = (
             f'{{"time":"{self._stamp}.{int((entry.began - second) * 1000):03d}Z","request_id":"{entry.request_id}",'
-            f'"remote":"{entry.remote}","method":"{entry.method}","path":"{_escaped(entry.path)}",'
-            f'"service":"{entry.service}","revision":"{_escaped(entry.revision)}","replica":"{_escaped(entry.replica)}",'
-            f'"team":"{_escaped(entry.team)}","status":{entry.status},"seconds":{entry.seconds:.6f},'
+            f'"remote":"{entry.remote}","method":"{entry.method}","path":"{path}",'
+            f'"service":"{entry.service}","revision":"{revision}","replica":"{replica}",'
+            f'"team":"{team}","status":{entry.status},"seconds":{entry.seconds:.6f},'
             f'"queue_s":{entry.queue_s:.6f},"tries":{entry.tries},"bytes_in":{entry.bytes_in},'
-            f'"bytes_out":{entry.bytes_out},"error":"{_escaped(entry.error)}"}}\n'
+            f'"bytes_out":{entry.bytes_out},"error":"{error}"}}\n'
         )
         self._lines.append(line)
         self._waiting += len(line)
@@ -108,10 +114,13 @@ class AccessLog:
         self._open()
 
 
+def _is_plain(text: str) -> bool:
+    """Return whether it may stand between the quotes of JSON as it is."""
+    return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
+
+
 def _escaped(text: str) -> str:
     """As it stands between the quotes of JSON."""
-    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
-        return text
     return "".join(
         each if each.isascii() and each.isprintable() and each not in '"\\' else _code(each) for each in text
     )

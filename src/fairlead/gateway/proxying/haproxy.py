@@ -116,9 +116,9 @@ class Haproxy:
         self._count = 0
         self._names: dict[Backend, str] = {}
         self._num_names = 0
-        self._servers: dict[bytes, Server] = {}
+        self._servers: dict[str, Server] = {}
         self._backends: dict[str, str] = {}
-        self._services: dict[bytes, Service[Any]] = {}
+        self._services: dict[str, Service[Any]] = {}
         self._wanted: dict[str, Passed] = {}
         self._told: dict[str, Any] | None = None
         self._told_passing: dict[str, int] = {}
@@ -252,14 +252,14 @@ class Haproxy:
                 backend = self._backends[name] = f"b{self._num_names}"
             route = service.route
             self._wanted[name] = Passed(backend, route.path, route.hosts, route.timeout_s)
-            self._services[backend.encode()] = service
+            self._services[backend] = service
             for revision in service.revisions:
                 for replica in revision.replicas:
                     server = self._names.get(replica.backend)
                     if server is None:
                         self._num_names += 1
                         server = self._names[replica.backend] = f"s{self._num_names}"
-                    self._servers[server.encode()] = Server(replica, revision.name)
+                    self._servers[server] = Server(replica, revision.name)
         for each in self._generations:
             each.is_stale = True
 
@@ -270,10 +270,10 @@ class Haproxy:
         gone = {
             backend: server
             for backend, server in self._names.items()
-            if server not in kept and self._servers[server.encode()].replica.removed
+            if server not in kept and self._servers[server].replica.removed
         }
         for backend, server in gone.items():
-            del self._names[backend], self._servers[server.encode()]
+            del self._names[backend], self._servers[server]
         for name in self._backends.keys() - self._table.services.keys():
             if not any(name in each.passed for each in self._generations):
                 del self._backends[name]

@@ -1,7 +1,6 @@
 """Counts requests that haproxy has passed on, by the lines that it writes when they are over."""
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from fairlead.gateway.services import Replica, Service
 
 _GONE = 499
 _NUM_FIELDS = 15
-_FALLBACK = b"door"
+_FALLBACK = "door"
 _ENCODED = re.compile(r"#([0-9A-F]{2})")
 
 
@@ -44,8 +43,8 @@ class PassedRequests:
     def take(
         self,
         data: bytes,
-        services: Mapping[bytes, Service[Any]],
-        servers: Mapping[bytes, Server],
+        services: Mapping[str, Service[Any]],
+        servers: Mapping[str, Server],
         now: float,
     ) -> None:
         """Count what whole lines there are, and keep the rest.
@@ -56,68 +55,77 @@ class PassedRequests:
             now: Of the clock by which replicas are left out.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
-        ahead = time.time() - now
         for line in lines:
-            fields = line.split(b" ", _NUM_FIELDS - 1)
+            # One byte is one character: haproxy writes all others by their codes.
+            fields = line.decode("latin-1").split(" ", _NUM_FIELDS - 1)
             try:
                 if fields[1] != _FALLBACK:
-                    self._count(fields, services.get(fields[0]), servers.get(fields[1]), now, ahead)
+                    self._count(fields, services.get(fields[0]), servers.get(fields[1]), now)
             except (IndexError, ValueError):
                 self.malformed += 1
 
-    def _count(
-        self, fields: list[bytes], service: Service[Any] | None, server: Server | None, now: float, ahead: float
-    ) -> None:
+    def _count(self, fields: list[str], service: Service[Any] | None, server: Server | None, now: float) -> None:
         _, _, status_text, began, ended, length, answered, size, at_once, retries, state, remote, method, id_, path = (
             fields
         )
-        status, began_us, ended_us = int(status_text), float(began) if began != b"-" else 0.0, float(ended)
-        took_s = (ended_us - began_us) / 1e6 if began_us else 0.0
-        began_s = (began_us or ended_us) / 1e6
-        cause, stage = chr(state[0]), chr(state[1])
-        entry = Entry(
-            began_s, id_.decode(), remote.decode(), method.decode("latin-1"), _decoded(path), seconds=took_s
-        )  # fmt: skip
-        entry.bytes_in = int(length) if length.isdigit() else 0
-        entry.bytes_out = int(answered) if answered.isdigit() and status < _GONE and cause == "-" else int(size)
+        status, ended_s = int(status_text), int(ended) / 1e6
+        began_s = ended_s if began == "-" else int(began) / 1e6
+        took_s = 0.0 if began == "-" else (int(ended) - int(began)) / 1e6
+        cause, stage = state[0], state[1]
+        if "#" in path:
+            path = _ENCODED.sub(_character, path)
+        bytes_in = int(length) if length.isdigit() else 0
+        # What was sent, where that is not all that there was.
+        bytes_out = int(answered) if answered.isdigit() and status < _GONE and cause == "-" else int(size)
         if service is None or server is None:
-            entry.status = status if status > 0 else _GONE
-            entry.service = "" if service is None else service.name
-            entry.error = "the client went away" if status <= 0 else "haproxy answered by itself"
-            if service is None:
-                self._count_unread(entry.status)
-            else:
-                service.tally.codes["", entry.status] += 1
-                self.ended[service.name] += 1
-            self._add_entry(entry)
+            self._count_unserved(
+                Entry(
+                    began_s, id_, remote, method, path, "" if service is None else service.name,
+                    status=status if status > 0 else _GONE, seconds=took_s, bytes_in=bytes_in, bytes_out=bytes_out,
+                    error="the client went away" if status <= 0 else "haproxy answered by itself",
+                ),
+                service,
+            )  # fmt: skip
             return
         replica = server.replica
-        entry.service, entry.revision, entry.replica = service.name, server.revision, replica.backend.id
-        entry.tries = 1 + int(retries.lstrip(b"+"))
-        abandoned = cause == "C"
-        if abandoned:
-            entry.error = "the client went away"
-            status = status if stage == "D" and status > 0 else _GONE
-        elif cause != "-":
-            told = _ERRORS.get(cause + stage, f"haproxy ended it in state {cause}{stage}")
-            entry.error = told.format(replica=replica.backend.id)
-        entry.status = status
-        if cause == "S" and stage == "H":
-            replica.broke_off(now)
-            if replica.closed_until > now:
-                self.broken.add(replica)
-        elif cause == "-":
+        abandoned, error = cause == "C", ""
+        if cause == "-":
             replica.answered()
+        elif abandoned:
+            error = "the client went away"
+            status = status if stage == "D" and status > 0 else _GONE
+        else:
+            told = _ERRORS.get(cause + stage, f"haproxy ended it in state {cause}{stage}")
+            error = told.format(replica=replica.backend.id)
+            if cause == "S" and stage == "H":
+                replica.broke_off(now)
+                if replica.closed_until > now:
+                    self.broken.add(replica)
+        tries = 1 if retries == "0" else 1 + int(retries.lstrip("+"))
         # Of so many at once each has had its part of the replica's places.
-        busy_s = took_s * min(1.0, service.route.places / max(1, int(at_once)))
+        others, places = int(at_once), service.route.places
         tally = service.tally
         tally.codes[server.revision, status] += 1
-        tally.end(ended_us / 1e6, busy_s=busy_s, took_s=took_s)
+        tally.end(ended_s, busy_s=took_s if others <= places else took_s * places / others, took_s=took_s)
         if not abandoned:
             failed = status >= 500 or cause in "SsP"
             tally.revision(server.revision).add(failed=failed, duration_ms=took_s * 1e3)
-        tally.retries += entry.tries - 1
+        tally.retries += tries - 1
         self.ended[service.name] += 1
+        self._add_entry(
+            Entry(
+                began_s, id_, remote, method, path, service.name, server.revision, replica.backend.id,
+                status=status, seconds=took_s, tries=tries, bytes_in=bytes_in, bytes_out=bytes_out, error=error,
+            )
+        )  # fmt: skip
+
+    def _count_unserved(self, entry: Entry, service: Service[Any] | None) -> None:
+        """Count a request that no replica has had: haproxy has answered it, or its client went away."""
+        if service is None:
+            self._count_unread(entry.status)
+        else:
+            service.tally.codes["", entry.status] += 1
+            self.ended[service.name] += 1
         self._add_entry(entry)
 
 
@@ -135,7 +143,6 @@ _ERRORS = {
 }
 
 
-def _decoded(path: bytes) -> str:
-    """Return a path as it came: haproxy writes what is no URI character as its code."""
-    text = path.decode("latin-1")
-    return _ENCODED.sub(lambda found: chr(int(found[1], 16)), text) if "#" in text else text
+def _character(found: re.Match[str]) -> str:
+    """Return a character that haproxy has written as its code, as it does with what is none of a URI."""
+    return chr(int(found[1], 16))
