@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=8, help="clients at a time (default 8)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each door (default 3)")
     parser.add_argument("--idle", type=int, default=1000, help="services that nobody asks for (default 1000)")
-    parser.add_argument("--rate", type=float, help="requests a second, evenly, instead of one after the other")
+    parser.add_argument("--rate", type=_positive, help="requests a second, evenly, instead of one after the other")
     parser.add_argument("--doors", type=lambda text: text.split(","), help="these only, and directly (default all)")
     parser.add_argument("--peers", action="store_true", help="Ray Serve's proxy and LiteLLM's too")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
@@ -156,6 +156,13 @@ def main() -> None:
     if idle is not None:
         print(f"{idle['services']} idle services: {idle['cpu_percent']:.2f} % of a core, {idle['rss_mb']:.0f} MB")
     print(f"load of the machine: {os.getloadavg()[0]:.1f}")
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if number <= 0.0:
+        raise argparse.ArgumentTypeError(f"{text}: a rate is more than nothing")
+    return number
 
 
 def _added(took: list[Took], direct: list[Took], which: Literal["p50_ms", "p99_ms"]) -> float:
