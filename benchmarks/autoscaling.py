@@ -233,7 +233,7 @@ def fairshare(services: Sequence[Service], places: int, gate: bool) -> Sequence[
 class Aiad:
     """One more after three ticks too slow on average over 30 s, one less after sixty that were not (Faro's AIAD).
 
-    What the budget has no place for is not ordered, so that nobody waits for it and keeps a place that it needs no more.
+    What the budget has no place for is not ordered: who waited for it would keep a place that it needs no more.
     """
 
     def __init__(self) -> None:
