@@ -119,7 +119,7 @@ def _starts() -> None:
             LocalCluster.open(home).close()
             environ = {**os.environ, "FAIRLEAD_HOME": str(home)}
             began = time.time()
-            argv = [sys.executable, "-m", "fairlead.cli.main", "run", "-d", "sweep.yaml"]
+            argv = [sys.executable, "-m", "fairlead.cli.start", "run", "-d", "sweep.yaml"]
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run(argv, cwd=directory, env=environ, check=True, capture_output=True)
             took_s.append(_times(directory, 1)[0] - began)

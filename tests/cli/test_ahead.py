@@ -1,5 +1,7 @@
 """When a command starts the supervisor before it has read what it is to submit."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,13 @@ def test_none_is_started_where_a_wrong_spec_would_leave_a_state_directory_behind
     Home.open()
     start_ahead(["run", "train.yaml"], environ)
     assert started == [tmp_path / "home"]
+
+
+def test_the_entry_point_starts_it_before_the_command_line_is_loaded() -> None:
+    program = (
+        "import sys\nimport fairlead.cli.start as start\n"
+        "start.start_ahead = lambda *_: print([name for name in ('click', 'fairlead.specs') if name in sys.modules])\n"
+        "sys.argv = ['fairlead', '--version']\nstart.main()\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout.startswith("[]\nfairlead, version")

@@ -135,7 +135,7 @@ def test_a_supervisor_leaves_with_the_command_that_brought_no_work(desk: Desk) -
     (desk.workdir / "bad.yaml").write_text("run: true\nnodess: 2\n")
     home = desk.cluster.home
     ended = subprocess.run(
-        [PYTHON, "-m", "fairlead.cli.main", "run", "bad.yaml"], cwd=desk.workdir, capture_output=True, text=True,
+        [PYTHON, "-m", "fairlead.cli.start", "run", "bad.yaml"], cwd=desk.workdir, capture_output=True, text=True,
         env={**os.environ, "FAIRLEAD_HOME": str(home.path)}, check=False, timeout=60.0,
     )  # fmt: skip
     assert "nodess" in ended.stderr

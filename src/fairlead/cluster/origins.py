@@ -3,8 +3,6 @@
 from pathlib import Path
 
 from fairlead.errors import Conflict
-from fairlead.runtime.checkpoint.directory import Directory
-from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.places import is_url
 from fairlead.specs.constraints import NAME
 from fairlead.specs.training import Training
@@ -33,6 +31,10 @@ def refuse_empty(spec: Training, place: str, run: Workload | None) -> None:
         if run is not None:
             refuse_unsaved(spec, run)
         return
+    # Here and not above: whoever only tells names from places needs none of it.
+    from fairlead.runtime.checkpoint.directory import Directory
+    from fairlead.runtime.errors import StoreUnavailable
+
     root = Path(place.removeprefix("file://"))
     try:
         if Directory(root).steps():

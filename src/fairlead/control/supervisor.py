@@ -229,7 +229,7 @@ def _step(cluster: LocalCluster, agent: Agent, endpoints: Endpoints, counts: Pas
         run_pass(cluster, time.time(), counts)
         agent.act(time.time())
         raise
-    cluster.measure(time.time())
+    cluster.measure(live, time.time())
     changed = run_pass(cluster, time.time(), counts)
     if endpoints.is_open or cluster.store.has_kind("Serving"):
         try:

@@ -106,9 +106,15 @@ class LocalCluster:
             self._meter.close()
         self.store.close()
 
-    def measure(self, now: float) -> None:
-        """Measure how busy runs keep what they hold, if it is time; only the loop does."""
+    def measure(self, num_live: int, now: float) -> None:
+        """Measure how busy runs keep what they hold, if it is time; only the loop does.
+
+        Args:
+            num_live: How many pods are live; before the first is there is nothing to measure.
+        """
         if self._meter is None:
+            if num_live == 0:
+                return
             # Here and not above: only what looks after runs needs it.
             from fairlead.cluster.local.utilization_meter import UtilizationMeter
 

@@ -16,8 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlead.cluster.local.access_keys import read_keys
-from fairlead.cluster.local.gateway_proxy import HAPROXY, chosen, haproxy_program
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.ports import port_for
 from fairlead.errors import ClusterError
@@ -88,6 +86,8 @@ class Endpoints:
 
     def _keys(self) -> tuple[AccessKey, ...]:
         """Return the keys of all teams; none where they cannot be read, so that nobody gets in who may not."""
+        from fairlead.cluster.local.access_keys import read_keys  # here and not above: as in `update`
+
         try:
             return read_keys(self._home.access_keys)
         except (ClusterError, OSError) as error:
@@ -136,6 +136,8 @@ class Endpoints:
 
     def _options(self) -> list[str]:
         """Return what the gateway is to be told of a proxy; where it cannot be had, it passes requests on by itself."""
+        from fairlead.cluster.local.gateway_proxy import HAPROXY, chosen, haproxy_program  # as there
+
         try:
             if chosen(self._home) == HAPROXY:
                 return ["--haproxy", os.fspath(haproxy_program())]

@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import fairlead.runtime
 from fairlead.cluster import contract
 from fairlead.cluster.local.code.keeping import IN_WORKDIR, Place
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.origins import is_run_name
-from fairlead.runtime import process_manager, tracker, trial
-from fairlead.runtime.experiment_tracking import exporter
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.specs.training import SET_BY_FRAMEWORK, Elastic
 from fairlead.state.plan import child_uid
 from fairlead.state.snapshot import Pod, Workload
 
+# The programs of ours that a shim starts, by path: what they import is nothing to whoever writes that down.
+PROGRAMS = Path(fairlead.runtime.__file__).parent
 LOG_FILES = 4
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
@@ -61,9 +62,9 @@ def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> 
         "workdir": str(place.tree or spec.workdir or Path.home()),
         "command": place.command(spec),
         "setup": spec.setup,
-        "trial": [trial.__file__],
-        "begin_by": {"xgboost": [tracker.__file__], "mpi": [process_manager.__file__]},
-        "export": [exporter.__file__],
+        "trial": [str(PROGRAMS / "trial.py")],
+        "begin_by": {"xgboost": [str(PROGRAMS / "tracker.py")], "mpi": [str(PROGRAMS / "process_manager.py")]},
+        "export": [str(PROGRAMS / "experiment_tracking" / "exporter.py")],
         "setup_stamp": str(home.run(workload.uid) / stamp),
         "env": env,
         "ranks": [

@@ -882,6 +882,8 @@ class Store:
     def rate_at(self, node: str, at: float) -> int | None:
         """Micro-dollars for an hour of a node; None when nobody says."""
         with self._translated():
+            if "_ledger" not in vars(self) and self._db.execute("SELECT 1 FROM prices LIMIT 1").fetchone() is None:
+                return None  # without the ledger's code, on a machine of which nobody has said a price
             return self._ledger.rate_at(node, round(at * 1000))
 
     def cost(self, by: Grouping, *, since: float, until: float, now: float, daily: bool = False) -> Statement[Payer]:
