@@ -50,7 +50,9 @@ class Gang:
         attempt: int = 0,
         env: Mapping[str, str] | None = None,
         preload: Sequence[str] = (),
+        are_nodes: bool = False,
     ) -> None:
+        """Take what the ranks do; with ``are_nodes`` each of them is on a node of its own."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "torch._dynamo", "tests.runtime.programs", *preload])
         pod_dir.mkdir(parents=True, exist_ok=True)
@@ -63,6 +65,8 @@ class Gang:
             variables = contract(
                 rank=rank, world_size=world_size, pod_dir=pod_dir, to=to, attempt=attempt, **ports
             ) | dict(env or {})
+            if are_nodes:
+                variables |= {"LOCAL_RANK": "0", "GROUP_RANK": str(rank)}
             log = pod_dir / f"rank-{rank}.log"
             self._targets.append((program, args, variables, pod_dir, log))
             self.processes.append(context.Process(target=enter, args=self._targets[-1]))

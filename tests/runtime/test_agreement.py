@@ -27,7 +27,7 @@ class TwoRanks:
         self.rank = rank
         self._clock = clock
         self._cost_s = cost_s
-        self.peer = [0, 0, 0, 0, 0, 0, -(10**9)]
+        self.peer = [0, 0, 0, 0, 0, 0, -(10**9), 0, 0]
 
     def maximum(self, vector: Sequence[int]) -> list[int]:
         self._clock.now += self._cost_s
@@ -86,7 +86,7 @@ def test_other_ranks_take_the_gap_of_rank_0() -> None:
     clock = Clock()
     channel = TwoRanks(clock, rank=1, cost_s=1.0)
     agreement = Agreement(channel, clock=clock)
-    channel.peer = [0, 0, 0, 0, 7, 1, -1]
+    channel.peer = [0, 0, 0, 0, 7, 1, -1, 0, 0]
     assert agreement.comes_now()
     agreement.agree(1, stop=False, due=False, busy=False, over=False)
     assert agreement.gap == 7
@@ -96,7 +96,7 @@ def test_one_notice_anywhere_stops_all() -> None:
     clock = Clock()
     channel = TwoRanks(clock, rank=0, cost_s=0.001)
     agreement = Agreement(channel, clock=clock)
-    channel.peer = [1, 0, 1, 1, 0, 5, -5]
+    channel.peer = [1, 0, 1, 1, 0, 5, -5, 0, 0]
     verdict = agreement.agree(5, stop=False, due=True, busy=False, over=False)
     assert verdict == Verdict(stop=True, due=True, busy=True, over=True)
 
@@ -105,7 +105,7 @@ def test_ranks_at_different_steps_are_an_error() -> None:
     clock = Clock()
     channel = TwoRanks(clock, rank=0, cost_s=0.001)
     agreement = Agreement(channel, clock=clock)
-    channel.peer = [0, 0, 0, 0, 0, 6, -6]
+    channel.peer = [0, 0, 0, 0, 0, 6, -6, 0, 0]
     with pytest.raises(AgreementFailed, match="step 5 on one rank and for step 6 on another"):
         agreement.agree(5, stop=False, due=False, busy=False, over=False)
 

@@ -344,6 +344,8 @@ EFFECTS["Training"] = [
     Effect("checkpoint.every", None, "200 steps", local_pod),
     Effect("checkpoint.every", None, "auto", local_pod),
     Effect("checkpoint.keep", None, 7, local_pod),
+    Effect("checkpoint.memory_every", None, "20 steps", local_pod),
+    Effect("checkpoint.memory_every", None, "30s", local_pod),
     Effect("retry.program", 0, 1, Played(program=FAILS, seconds=10)),
     Effect("retry.infrastructure", 0, 1, Played(loses_pods=True, seconds=10)),
     Effect("retry.backoff", "1s", "9s", Played(program=FAILS, seconds=30), {"retry.program": 3}),

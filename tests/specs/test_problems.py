@@ -8,7 +8,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.parallel import Parallel
-from fairlead.specs.training import Elastic, Framework, Training
+from fairlead.specs.training import Checkpoint, Elastic, Framework, Training
 
 
 def problems(text: str) -> tuple[str, ...]:
@@ -73,11 +73,27 @@ def test_a_number_of_nodes_that_is_none_is_told_with_what_to_give(given: str, se
         ({}, "with `in_place` the other ranks go on, and there are none"),
         ({"nodes": 2, "framework": Framework.JAX}, "not by `framework: jax`"),
         ({"nodes": 2, "parallel": Parallel(data=2)}, "`parallel` fixes that; leave one out"),
+        ({"nodes": 2, "checkpoint": Checkpoint(memory_every_s=9)}, "leave `checkpoint.memory_every` out"),
     ],
 )
 def test_what_cannot_go_on_in_place_is_refused(beside: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BrokenRules, match=sentence):
         Training(name="a", run="x", elastic=Elastic.IN_PLACE, **beside)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("{every: 10s, memory_every: 10s}", "the disk has as new ones then; give less than `every`, or leave it out"),
+        ("{every: 20 steps, memory_every: 20 steps}", "the disk has as new ones then"),
+        ("{memory_every: auto}", "is neither a duration nor a number of steps"),
+        ("{memory_every: often}", "is neither a duration nor a number of steps"),
+        ("{memory_every: 0 steps}", "is out of bounds"),
+        ("{memory: 10s}", "did you mean `memory_every`"),
+    ],
+)
+def test_how_often_memory_is_saved_is_told_where_it_cannot_be(given: str, sentence: str) -> None:
+    assert sentence in "\n".join(problems(f"name: a\nrun: x\ncheckpoint: {given}\n"))
 
 
 def test_bounds_that_are_equal_are_a_plain_number() -> None:

@@ -57,6 +57,11 @@ NO_IN_PLACE = (
     "`in_place` is for ranks on one machine, not yet for Kubernetes; leave it out, and a lost rank restarts the run "
     "from its checkpoint"
 )
+# A pod takes its memory with it, and a gang that starts again has new pods.
+NO_POD_MEMORY = (
+    "a start on Kubernetes has new pods, and the memory of those before is gone with them; leave it out, and have "
+    "`every` save as often"
+)
 INSTALL_GATEWAYS = "`fairlead install --gateways 2` adds some"
 SHELLS = ("bash", "sh", "dash", "zsh")
 # Not by importing it: finding a top-level module runs no code of its own.
@@ -154,9 +159,20 @@ def pod_place_problem(spec: Training) -> str | None:
     return None
 
 
-def in_place_problem(spec: Training) -> str | None:
-    """Return why Kubernetes cannot honour the `elastic` of a run; None when it can."""
+def pod_problem(spec: Training) -> str | None:
+    """Return why Kubernetes cannot honour how a run goes on after a kill; None when it can."""
+    if spec.checkpoint.is_in_memory:
+        return f"checkpoint.memory_every: {NO_POD_MEMORY}"
     return f"elastic: {NO_IN_PLACE}" if spec.elastic is Elastic.IN_PLACE else None
+
+
+def shared_memory_problem(spec: Training) -> str | None:
+    """Return why this machine cannot hold a run's checkpoints in memory; None when it can, or need not."""
+    from fairlead.cluster.local.home import SHARED_MEMORY  # here and not above: few runs ask
+
+    if not spec.checkpoint.is_in_memory or SHARED_MEMORY.is_dir():
+        return None
+    return f"checkpoint.memory_every: this machine has no {SHARED_MEMORY} to hold them in; leave it out"
 
 
 def population_problem(spec: WorkloadSpec) -> str | None:

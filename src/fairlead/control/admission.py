@@ -127,10 +127,13 @@ def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
 def _admit_run(
     cluster: ClusterClient, spec: Training, directory: Path | None, ignore: frozenset[str], held_milli: int
 ) -> Admission:
-    if cluster.has_containers and spec.elastic is Elastic.IN_PLACE:
-        from fairlead.cluster.preflight import NO_IN_PLACE  # here, since few runs ask for that
+    if spec.checkpoint.is_in_memory or spec.elastic is Elastic.IN_PLACE:
+        from fairlead.cluster.preflight import pod_problem, shared_memory_problem  # here, since few runs ask for that
 
-        raise Conflict(f"{spec.name}: elastic: {NO_IN_PLACE}; or `--cluster local`.")
+        if cluster.has_containers and (problem := pod_problem(spec)) is not None:
+            raise Conflict(f"{spec.name}: {problem}; or `--cluster local`.")
+        if not cluster.has_containers and (problem := shared_memory_problem(spec)) is not None:
+            raise Conflict(f"{spec.name}: {problem}.")
     if PIPELINE_VARIABLE in spec.env:
         from fairlead.specs.formats.packing import unpacked  # here, since few runs are pipelines
 
@@ -153,6 +156,8 @@ def _admit_run(
         resolved = resolve(prepared.spec, read_config(prepared.spec, directory), read_measured())
         divided = replace(prepared.spec, parallel=resolved.parallel)
         prepared = replace(prepared, spec=divided, notes=(*prepared.notes, resolved.note))
+    if prepared.spec.checkpoint.is_in_memory:
+        prepared = replace(prepared, notes=(*prepared.notes, _memory_note(prepared.spec, directory)))
     if not cluster.has_containers:
         if spec.resources.colocate and cluster.snapshot().rules.selection is not Selection.LEAST_WORK:
             raise Conflict(f"{spec.name}: resources.colocate: {ONLY_BY_LEAST_WORK}")
@@ -163,6 +168,16 @@ def _admit_run(
         raise Conflict(f"`{min(ignore)}` is honoured on this cluster; leave `--ignore {min(ignore)}` out.")
     # Nodes may come and go there, so whether it fits is the operator's to say.
     return Admission(spec=prepared.spec, notes=prepared.notes, directory=prepared.directory, taken=prepared.taken)
+
+
+def _memory_note(spec: Training, directory: Path | None) -> str:
+    # Imported by the few that hold checkpoints in memory.
+    from fairlead.control.model_config import read_config
+    from fairlead.policy.strategy.checkpoint_memory import memory_note
+    from fairlead.policy.strategy.resolution import transformer_of
+
+    model = None if spec.model is None else transformer_of(spec.model, read_config(spec, directory))
+    return memory_note(spec, model)
 
 
 def left_open(cluster: ClusterClient, spec: Training) -> Training:

@@ -29,12 +29,16 @@ class Verdict:
         due: Some rank found that a checkpoint is due.
         busy: Some rank still works on the save before.
         over: Some rank found that the training must not go on without a newer checkpoint.
+        memory_due: Some rank found that a save into memory is due.
+        memory_busy: Some rank still works on the one before.
     """
 
     stop: bool
     due: bool
     busy: bool
     over: bool
+    memory_due: bool = False
+    memory_busy: bool = False
 
 
 class Agreement:
@@ -62,7 +66,17 @@ class Agreement:
         self._calls += 1
         return self._calls >= self._gap
 
-    def agree(self, step: int, *, stop: bool, due: bool, busy: bool, over: bool) -> Verdict:
+    def agree(
+        self,
+        step: int,
+        *,
+        stop: bool,
+        due: bool,
+        busy: bool,
+        over: bool,
+        memory_due: bool = False,
+        memory_busy: bool = False,
+    ) -> Verdict:
         """Exchange; every rank must come here at the same step.
 
         Raises:
@@ -71,7 +85,9 @@ class Agreement:
         wish = 0
         if self._channel.rank == 0:
             wish = self._wish((self._clock() - self._since) / max(self._calls, 1))
-        vector = self._channel.maximum([int(stop), int(due), int(busy), int(over), wish, step, -step])
+        flags = [int(each) for each in (stop, due, busy, over)]
+        saves = [int(memory_due), int(memory_busy)]
+        vector = self._channel.maximum([*flags, wish, step, -step, *saves])
         newest, oldest = vector[5], -vector[6]
         if newest != oldest:
             raise AgreementFailed(
@@ -81,7 +97,14 @@ class Agreement:
         self._gap = max(vector[4], 1)
         self._calls = 0
         self._since = self._clock()
-        return Verdict(stop=bool(vector[0]), due=bool(vector[1]), busy=bool(vector[2]), over=bool(vector[3]))
+        return Verdict(
+            stop=bool(vector[0]),
+            due=bool(vector[1]),
+            busy=bool(vector[2]),
+            over=bool(vector[3]),
+            memory_due=bool(vector[7]),
+            memory_busy=bool(vector[8]),
+        )
 
     def _wish(self, step_s: float) -> int:
         if self._channel.world_size == 1 or step_s * SHARE >= self.cost_s:
@@ -97,6 +120,6 @@ class Agreement:
         costs = []
         for _ in range(PROBES + 1):
             start = self._clock()
-            self._channel.maximum([0, 0, 0, 0, 1, 0, 0])
+            self._channel.maximum([0, 0, 0, 0, 1, 0, 0, 0, 0])
             costs.append(self._clock() - start)
         return min(costs[1:])

@@ -27,6 +27,9 @@ class Environment:
         every_steps: Steps between checkpoints; None when steps do not count.
         every_auto: The seconds between checkpoints are chosen; excludes the two others.
         keep: How many complete checkpoints are kept.
+        memory_dir: Where the nodes hold checkpoints in memory; None where they hold none.
+        memory_every_s: Seconds between saves into memory; None when time does not count.
+        memory_every_steps: Steps between saves into memory; None when steps do not count.
         master_addr: Host of rank 0.
         agree_port: Port on that host for Fairlead's own use; None when nobody reserved one.
         grace_s: Seconds between a stop notice and the end.
@@ -52,6 +55,9 @@ class Environment:
     every_steps: int | None = None
     every_auto: bool = False
     keep: int = 3
+    memory_dir: Path | None = None
+    memory_every_s: float | None = None
+    memory_every_steps: int | None = None
     master_addr: str = "127.0.0.1"
     agree_port: int | None = None
     grace_s: float = 30.0
@@ -97,6 +103,7 @@ def read_environment(
         raise Misuse("a checkpoint is due either after some seconds or after some steps; give one of the two")
     pod_dir = environ.get("FAIRLEAD_POD_DIR")
     members_dir = environ.get("FAIRLEAD_MEMBERS_DIR")
+    memory_dir = environ.get("FAIRLEAD_CHECKPOINT_MEMORY")
     grace_s = _number(environ, "FAIRLEAD_GRACE_S")
     return Environment(
         rank=_whole(environ, "RANK") or 0,
@@ -114,6 +121,9 @@ def read_environment(
         every_steps=given_every_steps,
         every_auto=every_auto,
         keep=_whole(environ, "FAIRLEAD_CHECKPOINT_KEEP") or (3 if keep is None else keep),
+        memory_dir=Path(memory_dir) if memory_dir else None,
+        memory_every_s=_number(environ, "FAIRLEAD_CHECKPOINT_MEMORY_EVERY_S"),
+        memory_every_steps=_whole(environ, "FAIRLEAD_CHECKPOINT_MEMORY_EVERY_STEPS"),
         master_addr=environ.get("MASTER_ADDR") or "127.0.0.1",
         agree_port=_whole(environ, "FAIRLEAD_AGREE_PORT"),
         grace_s=30.0 if grace_s is None else grace_s,

@@ -20,6 +20,7 @@ class Links:
         self._agreement: Agreement | None = None
         self._channels: list[Channel] = []
         self._saving: Channel | None = None
+        self._memory: Channel | None = None
 
     def agreement(self) -> Agreement:
         """The exchange for stop notices and due checkpoints."""
@@ -38,19 +39,29 @@ class Links:
             self._saving = Gloo(timeout_s=SAVE_TIMEOUT_S)
         return self._saving
 
+    def memory(self) -> Channel:
+        """Return the group that saves into memory go through, beside those onto the disk."""
+        if self._memory is None:
+            self._open()
+        assert self._memory is not None
+        if not isinstance(self._memory, Gloo) and self._environment.world_size > 1 and _torch_distributed():
+            self._memory = Gloo(timeout_s=SAVE_TIMEOUT_S)
+        return self._memory
+
     def close(self) -> None:
         for channel in self._channels:
             channel.close()
 
     def _open(self) -> None:
-        """Two channels, because a save in the background and the training's exchange must never wait for each other."""
+        """A channel for each thread: saves in the background and the training's exchange never wait for each other."""
         if self._channels:
             return
         environment = self._environment
+        names = ("agree", "save") if environment.memory_dir is None else ("agree", "save", "memory")
         if environment.world_size == 1:
-            self._channels = [Alone(), Alone()]
+            self._channels = [Alone() for _ in names]
         elif _torch_distributed():
-            self._channels = [Gloo(), Gloo(timeout_s=SAVE_TIMEOUT_S)]
+            self._channels = [Gloo(), *(Gloo(timeout_s=SAVE_TIMEOUT_S) for _ in names[1:])]
         elif environment.agree_port is not None:
             self._channels = list(
                 open_stars(
@@ -59,7 +70,7 @@ class Links:
                     host=environment.master_addr,
                     port=environment.agree_port,
                     token=f"{environment.run_uid}/{environment.attempt}",
-                    names=("agree", "save"),
+                    names=names,
                 )
             )
         else:
@@ -68,6 +79,7 @@ class Links:
                 "call torch.distributed.init_process_group() before run.resume(), or start them with Fairlead"
             )
         self._saving = self._channels[1]
+        self._memory = self._channels[2] if len(names) > 2 else None
 
 
 def _torch_distributed() -> bool:

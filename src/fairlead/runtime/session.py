@@ -21,7 +21,7 @@ from fairlead.runtime.checkpoint.content import Content, Files, Objects
 from fairlead.runtime.checkpoint.directory import open_store
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
 from fairlead.runtime.checkpoint.saving import Saved, Saver
-from fairlead.runtime.checkpoint.store import Store
+from fairlead.runtime.checkpoint.store import Source, Store
 from fairlead.runtime.elastic.beginnings import has_begun
 from fairlead.runtime.elastic.membership import Membership
 from fairlead.runtime.environment import Environment, read_environment
@@ -36,6 +36,8 @@ from fairlead.runtime.save_interval import Interval, continued
 if TYPE_CHECKING:
     import torch
 
+    from fairlead.runtime.channels import Channel
+    from fairlead.runtime.checkpoint.memory_saves import MemorySaves
     from fairlead.runtime.elastic.steps import Steps
     from fairlead.runtime.parallelism.parallelize import Precision
     from fairlead.runtime.parallelism.step import Step
@@ -117,6 +119,9 @@ class Run:
         self._store: Store | None = None
         self._content: Content | None = None
         self._saver: Saver | None = None
+        self._memory: MemorySaves | None = None
+        self._memory_fails: bool | None = None  # None until one was made
+        self._is_only_in_memory = False
         self._links = Links(environment)
         self._last_step: int | None = None
         self._saves_failed = 0
@@ -373,11 +378,8 @@ class Run:
             raise Misuse("run.resume() was called twice; call it once, with everything that belongs to the state")
         if (load is None) == (not state):
             raise Misuse("give run.resume() the objects to restore, as in resume(model=m), or load=, one of the two")
-        if load is not None:
-            self._content = Files(self.rank, self.world_size, load, elastic=self._environment.elastic)
-        else:
-            self._content = Objects(self.rank, self.world_size, state, self._links.saving)
-            self._state = state
+        self._content = self._new_content(load, state, self._links.saving)
+        self._state = state
         if self._environment.traced or self._comes_back():
             return 0
         place, origin = self._environment.checkpoint_to, self._environment.checkpoint_from
@@ -385,6 +387,18 @@ class Run:
             return 0 if origin is None else self._begin_from(origin, self._content)
         self._store = open_store(place, scratch=self._environment.pod_dir)
         self._links.agreement()
+        found: Source | None = None
+        if self._environment.memory_dir is not None:
+            # Not at the top: few runs hold checkpoints in memory.
+            from fairlead.runtime.checkpoint.memory import open_memory
+
+            memory, found = open_memory(
+                self._environment.memory_dir,
+                channel=self._links.saving(),
+                node=self._environment.node,
+                local_rank=self.local_rank,
+                host=self._environment.master_addr,
+            )
         restored = restore(
             store=self._store,
             content=self._content,
@@ -392,7 +406,19 @@ class Run:
             node=self._environment.node,
             local_rank=self.local_rank,
             reject=self._rejected,
+            memory=found,
         )
+        if found is not None:
+            from fairlead.runtime.checkpoint.memory_saves import MemorySaves
+
+            self._memory = MemorySaves(
+                memory=memory,
+                content=self._new_content(load, state, self._links.memory),
+                channel=self._links.memory(),
+                environment=self._environment,
+                step=restored.step,
+                report=self._saved_in_memory,
+            )
         self._saver = self._new_saver(self._store, self._content)
         self._resumed(self._saver, restored)
         self._start = restored.step
@@ -400,8 +426,16 @@ class Run:
             return self._begin_from(origin, self._content)
         return restored.step
 
+    def _new_content(
+        self, load: Callable[[Path], object] | None, state: Mapping[str, object], channel: "Callable[[], Channel]"
+    ) -> Content:
+        if load is not None:
+            return Files(self.rank, self.world_size, load, elastic=self._environment.elastic)
+        return Objects(self.rank, self.world_size, state, channel)
+
     def _new_saver(self, store: Store, content: Content) -> Saver:
         return Saver(
+            local_rank=self.local_rank,
             store=store,
             content=content,
             channel=self._links.saving(),
@@ -539,8 +573,11 @@ class Run:
         elif save is not None or self._content is None:
             raise Misuse("run.checkpoint() was called without run.resume() of the same form; call resume(...) first")
         self._last_step = step = whole(step, "run.checkpoint(step)")
-        if self._saver is not None and self._saver.gone is not None:
-            raise self._saver.gone
+        memory = self._memory
+        for each in (self._saver, memory):
+            gone = None if each is None else each.gone
+            if gone is not None:
+                raise gone
         agreement = self._links.agreement()
         if not agreement.comes_now() and not force and not (self._saver and self._cadence.at_limit(step)):
             return
@@ -548,24 +585,27 @@ class Run:
         verdict = agreement.agree(
             step,
             stop=self.stop_requested,
-            due=force or (chief and self._cadence.due(step)),
+            due=force or (chief and (self._is_only_in_memory or self._cadence.due(step))),
             busy=saver is not None and saver.busy,
             over=chief and self._cadence.over(step, gap=agreement.gap),
+            memory_due=chief and memory is not None and memory.due(step),
+            memory_busy=memory is not None and memory.busy,
         )
         if verdict.stop:
             self._stop(step)
         if saver is None:
             return
-        if verdict.busy and (verdict.over or force):
-            self._wait(saver)
-        elif verdict.busy:
-            return
-        else:
+        may_begin = not verdict.busy or verdict.over or force
+        if not verdict.busy:
             self._cadence.agree()
+        elif may_begin:
+            self._wait(saver)
         # A save that was waited for is new enough; without one, the training goes on only when this step is saved.
         must = verdict.over and not verdict.busy
-        if saver.newest != step and (force or must or (verdict.due and not verdict.over)):
+        if may_begin and saver.newest != step and (force or must or (verdict.due and not verdict.over)):
             self._save(step, background=not must)
+        elif memory is not None and verdict.memory_due and not verdict.memory_busy:
+            self._save_in_memory(memory, step)
         if saver.gone is not None:
             # Steps without the others could never be saved; the gang starts again from the newest checkpoint.
             raise saver.gone
@@ -618,8 +658,11 @@ class Run:
             return
         if error is None:
             self._saver.wait()
-            if self._last_step is not None and self._saver.newest != self._last_step:
-                self._save_last(self._saver, self._last_step)
+            last = self._start if self._last_step is None and self._is_only_in_memory else self._last_step
+            if last is not None and self._saver.newest != last:
+                self._save_last(self._saver, last)
+            if self._memory is not None and self._saver.newest == last:
+                self._release_memory(self._memory, self._environment.grace_s)
         else:
             # The save under way is of a step before whatever went wrong. Peers may be gone, so not for ever.
             self._saver.wait(min(self._environment.grace_s, 30.0))
@@ -671,11 +714,43 @@ class Run:
         if self._interval is not None:
             self._saver.beside = self._interval.kept(stopped=self.stop_requested)
         self._cadence.begin(step)
+        self._is_only_in_memory = False
+        if self._memory is not None:
+            self._memory.began(step)
         began = time.monotonic()
         self._saver.save(step, background=background)
         self._waited(time.monotonic() - began)
         if not background:
             self._cadence.agree()
+
+    def _save_in_memory(self, memory: "MemorySaves", step: int) -> None:
+        self._reporter.look()
+        self._refuse_bad_loss()
+        began = time.monotonic()
+        memory.save(step, self._content)
+        self._waited(time.monotonic() - began)
+
+    def _saved_in_memory(self, saved: Saved) -> None:
+        """Report a save into memory; an event only for the first, and where they begin to fail: there are many."""
+        if saved.problem is not None:
+            if not self._memory_fails:
+                told = f"Step {saved.step} could not be saved in memory: {saved.problem}; the training goes on."
+                self._note("MemoryCheckpointFailed", told, warn=True)
+            self._memory_fails = True
+            return
+        if self._memory_fails is not False:
+            self._note(
+                "MemoryCheckpointSaved",
+                f"Step {saved.step} ({saved.size / 1e6:.1f} MB) is held in memory, after {saved.seconds:.1f} s; the "
+                f"training waited {saved.blocked_s * 1000:.0f} ms. Later ones are told by `fairlead status` alone.",
+            )
+        self._memory_fails = False
+        self._reporter.fact(memory_step=saved.step)
+
+    def _release_memory(self, memory: "MemorySaves", timeout_s: float) -> None:
+        """Give the nodes' memory back, as the disk has what it held, and more."""
+        memory.release(timeout_s)
+        self._reporter.fact(memory_step=None)
 
     def _stop(self, step: int) -> None:
         self._tell_stop()
@@ -689,6 +764,8 @@ class Run:
         saved = saver.newest == step
         if saved:
             self._reporter.fact(stopped_step=step)
+            if self._memory is not None:
+                self._release_memory(self._memory, self._environment.grace_s / 2)
         raise Stopped(step, saved=saved)
 
     def _tell_stop(self) -> None:
@@ -748,12 +825,13 @@ class Run:
     def _rejected(self, rejected: Rejected) -> None:
         self._note(
             "CheckpointDamaged",
-            f"The checkpoint of step {rejected.step} cannot be used: {rejected.reason}; trying the one before.",
+            f"The checkpoint of step {rejected.step}{' in memory' if rejected.in_memory else ''} cannot be used: "
+            f"{rejected.reason}; trying the one before.",
             warn=True,
         )
 
     def _resumed(self, saver: Saver, restored: Restored) -> None:
-        saver.unusable.update(item.step for item in restored.rejected)
+        saver.unusable.update(item.step for item in restored.rejected if not item.in_memory)
         if self._environment.every_auto:
             starts = self.attempt - restored.attempt
             self._interval = continued(restored.interval, ranks=self.world_size, starts=starts)
@@ -761,9 +839,15 @@ class Run:
         self._cadence = self._new_cadence(restored.step)
         if restored.saved_by == 0:
             return
+        change = f" saved by {restored.saved_by} ranks" if restored.saved_by != self.world_size else ""
+        if restored.in_memory:
+            # The next save goes to the disk, where `checkpoint.every` promises it, and the disk has only an older one.
+            self._is_only_in_memory = True
+            self._reporter.fact(step=restored.step, resumed_step=restored.step, memory_step=restored.step)
+            self._note("Resumed", f"Resumed after step {restored.step}{change}, which was held in memory.")
+            return
         saver.newest = restored.step
         self._reporter.fact(step=restored.step, resumed_step=restored.step, checkpoint_step=restored.step)
-        change = f" saved by {restored.saved_by} ranks" if restored.saved_by != self.world_size else ""
         self._note("Resumed", f"Resumed after step {restored.step}{change}.")
 
     def _install_signals(self) -> None:

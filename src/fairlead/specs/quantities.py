@@ -194,6 +194,22 @@ def parse_every(text: str) -> tuple[float | None, int | None, bool | None]:
         raise ValueError("is neither a duration nor a number of steps nor `auto`" + _like_duration(text)) from None
 
 
+def parse_duration_or_steps(text: str) -> tuple[float | None, int | None]:
+    """Seconds or steps, whichever is given: ``30s`` or ``20 steps``."""
+    if text == EVERY_AUTO:
+        raise ValueError("is neither a duration nor a number of steps")
+    try:
+        seconds, steps, _ = parse_every(text)
+    except ValueError:
+        raise ValueError("is neither a duration nor a number of steps" + _like_duration(text)) from None
+    return seconds, steps
+
+
+def format_duration_or_steps(every: tuple[float | None, int | None]) -> str:
+    """The spelling that ``parse_duration_or_steps`` reads."""
+    return format_every((*every, None))
+
+
 def format_every(every: tuple[float | None, int | None, bool | None]) -> str:
     """The spelling that ``parse_every`` reads."""
     seconds, steps, is_auto = every

@@ -25,6 +25,8 @@ CHECKPOINT_RULES: Constraints = {
     "origin": PATH,
     "every_s": Limit(low=0.001, high=DECADE_S),
     "every_steps": Limit(low=1, high=10**12, whole=True),
+    "memory_every_s": Limit(low=0.001, high=DECADE_S),
+    "memory_every_steps": Limit(low=1, high=10**12, whole=True),
     "keep": Limit(low=1, high=100_000, whole=True),
 }
 
@@ -178,6 +180,8 @@ class Checkpoint:
         every_steps: Steps between checkpoints; excludes ``every_s``.
         every_auto: The run chooses the seconds between checkpoints itself; None when it does not; excludes both.
         keep: How many complete checkpoints are kept.
+        memory_every_s: Seconds between saves into the memory of the nodes; None when steps count, or for none.
+        memory_every_steps: Steps between them; excludes ``memory_every_s``.
     """
 
     to: str | None = None
@@ -186,12 +190,25 @@ class Checkpoint:
     every_steps: int | None = None
     every_auto: bool | None = None
     keep: int = 3
+    memory_every_s: float | None = None
+    memory_every_steps: int | None = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Return whether the nodes hold checkpoints in memory as well."""
+        return self.memory_every_s is not None or self.memory_every_steps is not None
+
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, CHECKPOINT_RULES)
+        if self.memory_every_s is not None and self.memory_every_steps is not None:
+            yield "memory_every_steps", "it is either a duration or a number of steps, not both"
+        for kind in ("every_s", "every_steps"):
+            disk, memory = getattr(self, kind), getattr(self, f"memory_{kind}")
+            if disk is not None and memory is not None and memory >= disk:
+                yield f"memory_{kind}", "the disk has as new ones then; give less than `every`, or leave it out"
         if self.every_s is not None and self.every_steps is not None:
             yield "every_steps", "it is either a duration or a number of steps, not both"
         if self.every_auto is False:
@@ -462,6 +479,8 @@ class Training:
             )
         if framework not in (None, Framework.TORCH):
             yield "elastic", f"`in_place` is for ranks that meet by torch alone, not by `framework: {framework}`"
+        if self.checkpoint.is_in_memory:
+            yield "elastic", "with `in_place` the other ranks hold the state; leave `checkpoint.memory_every` out"
         if self.parallel is not None:
             yield "elastic", "`in_place` divides a step anew when ranks go, and `parallel` fixes that; leave one out"
 

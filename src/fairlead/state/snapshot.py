@@ -225,6 +225,7 @@ class Progress:
         saves_failed: Saves of this start that failed since one was complete; None while nobody has asked for one.
         save_failed_step: The step of the last of them; None when the last save went well.
         save_problem: Why that one failed.
+        memory_step: Step of the newest checkpoint in the memory of the nodes; None where they hold none.
         checkpoint_interval_s: Seconds between saves that the run chose; None where it chooses none, or has not yet.
         checkpoint_interval_why: What it chose that by.
         saving_s: Seconds of this start in which the program waited for its checkpoints; None while it makes none.
@@ -240,6 +241,7 @@ class Progress:
     metrics: Mapping[str, float] = field(default_factory=dict)
     checkpoint_step: int | None = None
     checkpoint_at: float | None = None
+    memory_step: int | None = None
     resumed_step: int | None = None
     stopped_step: int | None = None
     saves_failed: int | None = None

@@ -354,7 +354,13 @@ def _checkpoints(spec: Training, own: str, progress: Progress | None) -> str:
         when = "at an interval that is chosen once a save was made"
         if progress is not None and progress.checkpoint_interval_s is not None:
             when = f"every {describe_duration(progress.checkpoint_interval_s)} ({progress.checkpoint_interval_why})"
-    return f"{when}, {wish.keep} kept, in {wish.to or own}"
+    where = f"{when}, {wish.keep} kept, in {wish.to or own}"
+    if not wish.is_in_memory:
+        return where
+    steps, seconds = wish.memory_every_steps, wish.memory_every_s
+    often = plural(steps, "step") if steps is not None else describe_duration(seconds or 0.0)
+    newest = "" if progress is None or progress.memory_step is None else f", now of step {progress.memory_step}"
+    return f"{where}; in memory every {often}{newest}"
 
 
 def _latest(pods: tuple[Pod, ...]) -> list[Pod]:

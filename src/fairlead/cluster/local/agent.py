@@ -103,7 +103,9 @@ class Agent:
                 # A full disk or a missing directory hurts one pod; the others go on, and the next pass tries again.
                 log.warning("pod %s: %s", row.pod.uid, error)
         self._environments.collect()
-        self._launchers.reap(self._store.active_uids())
+        active = self._store.active_uids()
+        self._launchers.reap(active)
+        self._home.free_memory(active)
 
     def close(self) -> None:
         """Let the warm launchers go; pods live on under their shims."""

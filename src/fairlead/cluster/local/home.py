@@ -2,6 +2,9 @@
 
 import contextlib
 import os
+import shutil
+import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from fairlead.errors import ClusterError
 MAX_SOCKET_PATH = 100
 # No uid ends like this.
 LEFTOVERS = ".gone"
+# A file system in main memory, which Linux has everywhere.
+SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +172,32 @@ class Home:
     def members(self, uid: str, attempt: int) -> Path:
         """Return where the ranks of a start meet that go on in place when one is killed."""
         return self.run(uid) / f"members-{attempt}"
+
+    @property
+    def memory(self) -> Path:
+        """Return the directory in main memory that holds checkpoints of all this user's runs, of any state directory.
+
+        Another user may have made it: whoever writes there looks first.
+        """
+        return SHARED_MEMORY / f"fairlead-{os.geteuid()}"
+
+    def checkpoint_memory(self, uid: str) -> Path:
+        """Return where the nodes of a run hold checkpoints in memory; its name tells the state directory too."""
+        return self.memory / f"{self._own_mark}{uid}"
+
+    def free_memory(self, active: Collection[str]) -> None:
+        """Remove what runs of this state directory hold in memory that are not among the given."""
+        try:
+            names = os.listdir(self.memory)
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name.startswith(self._own_mark) and name.removeprefix(self._own_mark) not in active:
+                shutil.rmtree(self.memory / name, ignore_errors=True)
+
+    @property
+    def _own_mark(self) -> str:
+        return f"{zlib.crc32(os.fsencode(self.path)):08x}-"
 
     def pod(self, workload_uid: str, pod_uid: str) -> Path:
         """Files of a pod, as the shim's contract names them."""

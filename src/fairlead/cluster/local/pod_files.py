@@ -149,6 +149,7 @@ def progress_of(report: dict[str, Any]) -> Progress:
         metrics={str(key): float(value) for key, value in metrics.items()} if isinstance(metrics, dict) else {},
         checkpoint_step=_whole(report.get("checkpoint_step")),
         checkpoint_at=_number(report.get("checkpoint_at")),
+        memory_step=_whole(report.get("memory_step")),
         resumed_step=_whole(report.get("resumed_step")),
         stopped_step=_whole(report.get("stopped_step")),
         saves_failed=_whole(report.get("saves_failed")),

@@ -119,6 +119,13 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: PodEnvironmen
     env["PYTHONPATH"] = around.place.python_path(env["PYTHONPATH"], spec)
     if spec.elastic is Elastic.IN_PLACE:
         env["FAIRLEAD_MEMBERS_DIR"] = str(home.members(workload.uid, pod.attempt))
+    checkpoint = spec.checkpoint
+    if checkpoint.is_in_memory:
+        env["FAIRLEAD_CHECKPOINT_MEMORY"] = str(home.checkpoint_memory(workload.uid))
+    if checkpoint.memory_every_s is not None:
+        env["FAIRLEAD_CHECKPOINT_MEMORY_EVERY_S"] = f"{checkpoint.memory_every_s:g}"
+    if checkpoint.memory_every_steps is not None:
+        env["FAIRLEAD_CHECKPOINT_MEMORY_EVERY_STEPS"] = str(checkpoint.memory_every_steps)
     return env | _contract(home, workload, pod, around.master_port)
 
 

@@ -102,7 +102,8 @@ def _productive(status: Status, failure: Failure, progress: Progress | None, now
         return True
     if progress is None or progress.step is None:
         return False
-    reached = progress.step if progress.checkpoint_step is None else progress.checkpoint_step
+    saved = [step for step in (progress.checkpoint_step, progress.memory_step) if step is not None]
+    reached = max(saved, default=progress.step)
     return status.failed_step is None or reached > status.failed_step
 
 

@@ -22,7 +22,7 @@ from fairlead.specs.quantities import format_duration
 from fairlead.specs.training import DECADE_S, Training
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Requests, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Progress, Requests, Snapshot, Workload
 from fairlead.text.quantities import describe_duration, plural
 
 # The other ranks of a failed gang wait in a collective that cannot end; they get this long to write their last lines.
@@ -270,8 +270,7 @@ def after_failure(
         )
     wait = verdict.at - now
     again = "restarts at once" if wait <= 0 else f"restarts in {describe_duration(wait)}"
-    since = None if progress is None else progress.checkpoint_step
-    origin = "" if since is None else f" from its checkpoint of step {since}"
+    origin = "" if progress is None else _origin(progress)
     requests = changes.get("requests")
     if isinstance(requests, Requests):
         origin += f" with {requests.why}"
@@ -282,6 +281,14 @@ def after_failure(
         attempt=workload.status.attempt + 1, retry_at=verdict.at, ran_s=_ran_s(workload), **remember,
     )  # fmt: skip
     return replace(change_to(workload, status), terminate=notices(live, _teardown_s(workload, reason)))
+
+
+def _origin(progress: Progress) -> str:
+    """Say from where a run goes on."""
+    disk, memory = progress.checkpoint_step, progress.memory_step
+    if memory is not None and (disk is None or memory > disk):
+        return f" from its checkpoint of step {memory} in memory"
+    return "" if disk is None else f" from its checkpoint of step {disk}"
 
 
 def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: float) -> Change:

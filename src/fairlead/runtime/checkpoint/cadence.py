@@ -24,6 +24,35 @@ class Point:
     at: float
 
 
+class Periodic:
+    """Decides when a save into memory begins: so long, or so many steps, after the one before of any kind."""
+
+    def __init__(
+        self,
+        *,
+        every_s: float | None,
+        every_steps: int | None,
+        step: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._every_s = every_s
+        self._every_steps = every_steps
+        self._clock = clock
+        self._begun = Point(step=step, at=clock())
+
+    def due(self, step: int) -> bool:
+        """Return whether a save should begin after this step; never again for one that was saved."""
+        if self._every_steps is not None:
+            return step - self._begun.step >= self._every_steps
+        return (
+            self._every_s is not None and step != self._begun.step and self._clock() - self._begun.at >= self._every_s
+        )
+
+    def begin(self, step: int) -> None:
+        """A save of this step begins, into memory or onto the disk."""
+        self._begun = Point(step=step, at=self._clock())
+
+
 class Cadence:
     """The rhythm of one rank's saves.
 

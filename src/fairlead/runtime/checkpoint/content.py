@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlead.runtime.checkpoint import randomness
-from fairlead.runtime.checkpoint.manifest import Manifest
+from fairlead.runtime.checkpoint.manifest import Manifest, files_below
 from fairlead.runtime.checkpoint.phases import Phase, of_rank, rank_directory
 from fairlead.runtime.errors import CheckpointMismatch, Misuse
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 class Content(Protocol):
     """The state of one rank."""
+
+    num_bytes: int
+    """About how much of the newest snapshot this rank writes."""
 
     def describe(self) -> dict[str, Any]:
         """Describe what loading needs to know; plain JSON, the same on all ranks."""
@@ -75,6 +78,7 @@ class Files:
         self._elastic = elastic
         self._world_size = world_size
         self._load = load
+        self.num_bytes = 0
         self.save: Callable[[Path], object] | None = None
         """Set before each snapshot."""
 
@@ -87,6 +91,7 @@ class Files:
         assert self.save is not None
         # At once: only the program knows its state, and it changes it in the next step.
         self.save(own)
+        self.num_bytes = sum(path.stat().st_size for path in files_below(own).values())
         return [write_random_state(self._rank)]
 
     def loading(self, manifest: Manifest) -> Sequence[Phase]:
@@ -132,6 +137,7 @@ class Objects:
                     f"{name} is {type(value).__name__}, which cannot be saved; "
                     "give a dict, or an object with state_dict() and load_state_dict()"
                 )
+        self.num_bytes = 0
         self._tensors: Tensors | None = None
         # A program without torch must never load it.
         if "torch" in sys.modules:
@@ -149,6 +155,8 @@ class Objects:
             names, together = self._tensors.snapshot(asynchronous=asynchronous)
             apart = {name: value for name, value in apart.items() if name not in names}
         data = pickle.dumps({name: self._portable(_state(value)) for name, value in apart.items()})
+
+        self.num_bytes = len(data) + (self._tensors.num_bytes if self._tensors is not None else 0)
 
         def write(directory: Path) -> None:
             own = directory / rank_directory(self._rank)

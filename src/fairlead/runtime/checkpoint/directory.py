@@ -39,6 +39,7 @@ class Directory:
     """Checkpoints in a directory that all ranks see, on one machine or over a network file system."""
 
     shared = True
+    on_each_node = False
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()

@@ -34,6 +34,7 @@ class ObjectStore:
     """A Store on an fsspec file system."""
 
     shared = False
+    on_each_node = False
 
     def __init__(self, system: Any, root: str, *, place: str, scratch: Path | None) -> None:
         self._system = system

@@ -10,7 +10,7 @@ from fairlead.runtime.channels import Channel
 from fairlead.runtime.checkpoint.content import Content
 from fairlead.runtime.checkpoint.manifest import INTERVAL, DamagedError, Manifest, verify
 from fairlead.runtime.checkpoint.problems import Failed, failure, settle
-from fairlead.runtime.checkpoint.store import Store
+from fairlead.runtime.checkpoint.store import Source
 from fairlead.runtime.errors import CheckpointMismatch, StoreUnavailable
 
 
@@ -20,6 +20,7 @@ class Rejected:
 
     step: int
     reason: str
+    in_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class Restored:
         rejected: Newer checkpoints that were passed over.
         attempt: Start of the run that saved it.
         interval: What ``save_interval.Interval.kept`` gave for it; empty when nothing did.
+        in_memory: It was in the memory of the nodes.
     """
 
     step: int
@@ -39,19 +41,21 @@ class Restored:
     rejected: tuple[Rejected, ...]
     attempt: int = 0
     interval: Mapping[str, Any] = field(default_factory=dict)
+    in_memory: bool = False
 
 
 def restore(
     *,
-    store: Store,
+    store: Source,
     content: Content,
     channel: Channel,
     node: int,
     local_rank: int,
     reject: Callable[[Rejected], None],
+    memory: Source | None = None,
     advice: str = "Change the program back, or give the run another place for its checkpoints",
 ) -> Restored:
-    """Load the newest good checkpoint on all ranks.
+    """Load the newest good checkpoint on all ranks, from the memory of the nodes if that has one as new.
 
     ``reject`` is called, on all ranks, as soon as one is passed over; ``advice`` is for when none fits the program.
 
@@ -65,19 +69,23 @@ def restore(
     rejected: list[Rejected] = []
     touched = ""
 
-    def passed_over(step: int, reason: str) -> None:
-        rejected.append(Rejected(step=step, reason=reason))
+    def passed_over(source: Source, step: int, reason: str) -> None:
+        rejected.append(Rejected(step=step, reason=reason, in_memory=source is memory))
         reject(rejected[-1])
 
-    for step in reversed(answers[0]):
-        manifest, reason = _manifest(store, channel, step)
+    sources: list[tuple[int, Source]] = [(step, store) for step in answers[0]]
+    if memory is not None:
+        sources += [(step, memory) for step in memory.steps()]
+    sources.sort(key=lambda each: (each[0], each[1] is memory))
+    for step, source in reversed(sources):
+        manifest, reason = _manifest(source, channel, step)
         if manifest is None:
-            passed_over(step, reason)
+            passed_over(source, step, reason)
             continue
-        own, directory, reason = _fetch(store, channel, manifest, node=node, local_rank=local_rank)
+        own, directory, reason = _fetch(source, channel, manifest, node=node, local_rank=local_rank)
         try:
             if directory is None:
-                passed_over(step, reason)
+                passed_over(source, step, reason)
                 continue
             for phase in content.loading(manifest):
                 settle(channel, failure(partial(phase, directory)))
@@ -87,15 +95,16 @@ def restore(
                 rejected=tuple(rejected),
                 attempt=manifest.attempt,
                 interval=manifest.content.get(INTERVAL, {}),
+                in_memory=source is memory,
             )
         except (Failed, CheckpointMismatch) as error:
             touched = str(error)
-            passed_over(step, touched)
+            passed_over(source, step, touched)
         finally:
-            if not store.shared:
+            if not source.shared:
                 channel.gather(None)  # every rank of the pod reads from the one directory
             if own is not None:
-                store.release(own)
+                source.release(own)
     if touched:
         # Going on would train from a state that is half loaded, and in time remove what could still be saved.
         raise CheckpointMismatch(
@@ -104,7 +113,7 @@ def restore(
     return Restored(step=0, saved_by=0, rejected=tuple(rejected))
 
 
-def _manifest(store: Store, channel: Channel, step: int) -> tuple[Manifest | None, str]:
+def _manifest(store: Source, channel: Channel, step: int) -> tuple[Manifest | None, str]:
     """The manifest as rank 0 reads it; what is wrong with it otherwise."""
     text, damage = "", ""
     problem: Exception | None = None
@@ -123,7 +132,7 @@ def _manifest(store: Store, channel: Channel, step: int) -> tuple[Manifest | Non
 
 
 def _fetch(
-    store: Store, channel: Channel, manifest: Manifest, *, node: int, local_rank: int
+    store: Source, channel: Channel, manifest: Manifest, *, node: int, local_rank: int
 ) -> tuple[Path | None, Path | None, str]:
     """Bring the files to every rank and check them, each once for all ranks or once for each pod.
 
@@ -135,28 +144,27 @@ def _fetch(
     damage = ""
     problem: Exception | None = None
     try:
-        if store.shared:
+        if store.shared or local_rank == 0:
             own = store.fetch(manifest.step, names)
-            verify(own, manifest, names[channel.rank :: channel.world_size])
-        elif local_rank == 0:
-            own = store.fetch(manifest.step, names)
-            verify(own, manifest, names)
     except DamagedError as error:
         damage = str(error)
     except (OSError, StoreUnavailable) as error:
         problem = error
-        if own is not None:
-            store.release(own)
     answers = _or_unavailable(channel, problem, [node, local_rank, None if own is None else str(own), damage])
     damages = [answer[3] for answer in answers if answer[3]]
     if damages:
         return own, None, damages[0]
-    if own is not None:
-        return own, own, ""
-    fetched = next((path for where, local, path, _ in answers if where == node and local == 0), None)
+    beside = [rank for rank, answer in enumerate(answers) if store.shared or answer[0] == node]
+    fetched = own or next((Path(path) for where, local, path, _ in answers if where == node and local == 0), None)
     if fetched is None:
         raise StoreUnavailable(f"no rank of pod {node} has LOCAL_RANK 0, which fetches the checkpoints")
-    return None, Path(fetched), ""
+    try:
+        # Those that read the same files share the work of checking them.
+        verify(fetched, manifest, names[beside.index(channel.rank) :: len(beside)])
+    except DamagedError as error:
+        damage = str(error)
+    damages = [each for each in channel.gather(damage) if each]
+    return (own, None, damages[0]) if damages else (own, fetched, "")
 
 
 def _or_unavailable(channel: Channel, problem: Exception | None, value: Any) -> list[Any]:

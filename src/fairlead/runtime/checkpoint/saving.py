@@ -20,7 +20,7 @@ from fairlead.runtime.checkpoint.manifest import INTERVAL, FileFacts, Manifest, 
 from fairlead.runtime.checkpoint.phases import Phase
 from fairlead.runtime.checkpoint.problems import Failed, at_the_root, clause, failure, settle
 from fairlead.runtime.checkpoint.retention import outdated
-from fairlead.runtime.checkpoint.store import Draft, Store
+from fairlead.runtime.checkpoint.store import Draft, Sink
 from fairlead.runtime.errors import AgreementFailed
 
 
@@ -56,15 +56,24 @@ class Saver:
     def __init__(
         self,
         *,
-        store: Store,
+        store: Sink,
         content: Content,
         channel: Channel,
+        local_rank: int,
         run: str,
         attempt: int,
         keep: int,
         report: Callable[[Saved], None],
+        expect: Callable[[int], None] | None = None,
     ) -> None:
+        """Take what is saved, and where.
+
+        Args:
+            expect: Refuses a save, before it writes, by the bytes that this rank is about to save.
+        """
         self._store = store
+        self._is_chief = channel.rank == 0 or (store.on_each_node and local_rank == 0)
+        self._expect = expect
         self._content = content
         self._channel = channel
         self._run = run
@@ -138,10 +147,13 @@ class Saver:
         self._leftover: str | None = None
         self._workplace: Path | None = None
         self._workplace = self._store.workplace(draft, self._channel.rank)
-        return list(self._content.snapshot(self._workplace, asynchronous=background))
+        phases = list(self._content.snapshot(self._workplace, asynchronous=background))
+        if self._expect is not None:
+            self._expect(self._content.num_bytes)
+        return phases
 
     def _make(self, draft: Draft, phases: list[Phase], problem: Exception | None, content: dict[str, Any]) -> None:
-        chief = self._channel.rank == 0
+        chief = self._is_chief
         try:
             settle(self._channel, at_the_root(problem, self._workplace))
             workplace = self._workplace
@@ -151,8 +163,12 @@ class Saver:
                 settle(self._channel, at_the_root(failure(partial(phase, workplace)), workplace))
             files: dict[str, FileFacts] = {}
             problem = failure(lambda: files.update(self._deliver(draft)))
-            lists = settle(self._channel, problem, {name: [facts.size, facts.sha256] for name, facts in files.items()})
-            manifest = self._manifest(draft, lists, content)
+            told = {name: [facts.size, facts.sha256] for name, facts in files.items()}
+            # Of what differs among ranks, that of rank 0 counts, so that every rank has the same manifest.
+            answers = settle(
+                self._channel, problem, [told, [time.time(), content] if self._channel.rank == 0 else None]
+            )
+            manifest = self._manifest(draft, answers)
             self._size = manifest.size
             settle(self._channel, failure(lambda: self._store.commit(draft, manifest)) if chief else None)
         except Failed:
@@ -172,16 +188,20 @@ class Saver:
         self._store.release(self._workplace)
         return files
 
-    def _manifest(self, draft: Draft, lists: list[Any], content: dict[str, Any]) -> Manifest:
+    def _manifest(self, draft: Draft, answers: list[Any]) -> Manifest:
+        """Make the manifest, the same on all ranks."""
+        created_at, content = answers[0][1]
         return Manifest(
             step=draft.step,
             world_size=self._channel.world_size,
             run=self._run,
             attempt=self._attempt,
-            created_at=time.time(),
+            created_at=created_at,
             content=content,
             files={
-                name: FileFacts(size=size, sha256=sha256) for files in lists for name, (size, sha256) in files.items()
+                name: FileFacts(size=size, sha256=sha256)
+                for files, _ in answers
+                for name, (size, sha256) in files.items()
             },
         )
 

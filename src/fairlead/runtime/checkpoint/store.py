@@ -1,4 +1,4 @@
-"""The port to the place of the checkpoints; its adapters are ``directory`` and ``remote``."""
+"""The port to the place of the checkpoints; its adapters are ``directory``, ``remote`` and ``memory``."""
 
 import re
 from collections.abc import Iterable
@@ -24,8 +24,40 @@ class Draft:
     tag: str
 
 
-class Store(Protocol):
-    """The place of checkpoints.
+class Source(Protocol):
+    """Checkpoints that can be loaded."""
+
+    place: str
+    shared: bool
+    """Whether every rank reads the very files of ``fetch``; else each pod fetches its own."""
+
+    def steps(self) -> list[int]:
+        """Steps of complete checkpoints, ascending."""
+        ...
+
+    def manifest(self, step: int) -> Manifest:
+        """The manifest of a complete checkpoint.
+
+        Raises:
+            DamagedError: It cannot be understood.
+        """
+        ...
+
+    def fetch(self, step: int, names: Iterable[str]) -> Path:
+        """A local directory with these files; those that are missing are left out.
+
+        Raises:
+            DamagedError: The store itself says that a file is not what was uploaded. Nothing is to be released then.
+        """
+        ...
+
+    def release(self, directory: Path) -> None:
+        """Give back a directory that ``fetch``, or a Sink's ``workplace``, returned; nothing else is ever removed."""
+        ...
+
+
+class Sink(Protocol):
+    """The place into which checkpoints are saved.
 
     A save is: every rank takes a workplace, rank 0 begins, every rank puts its files, rank 0 commits. The caller sees
     to it that all ranks are through with one call before any makes the next. Before ``commit`` returns nothing
@@ -35,8 +67,8 @@ class Store(Protocol):
     """
 
     place: str
-    shared: bool
-    """Whether every rank reads the very files of ``fetch``; else each pod fetches its own."""
+    on_each_node: bool
+    """Whether each node has a place of its own, so that its first rank does there what rank 0 does elsewhere."""
 
     def workplace(self, draft: Draft, rank: int) -> Path:
         """An empty directory for this rank's files."""
@@ -59,32 +91,20 @@ class Store(Protocol):
         ...
 
     def release(self, directory: Path) -> None:
-        """Give back a directory that ``workplace`` or ``fetch`` returned; nothing else is ever removed."""
+        """Give back a directory that ``workplace`` returned."""
         ...
 
     def steps(self) -> list[int]:
         """Steps of complete checkpoints, ascending."""
         ...
 
-    def manifest(self, step: int) -> Manifest:
-        """The manifest of a complete checkpoint.
-
-        Raises:
-            DamagedError: It cannot be understood.
-        """
-        ...
-
-    def fetch(self, step: int, names: Iterable[str]) -> Path:
-        """A local directory with these files; those that are missing are left out.
-
-        Raises:
-            DamagedError: The store itself says that a file is not what was uploaded. Nothing is to be released then.
-        """
-        ...
-
     def tidy(self, outdated: Iterable[int]) -> None:
         """Remove these checkpoints and every draft. Only while none is being made. Rank 0."""
         ...
+
+
+class Store(Source, Sink, Protocol):
+    """A place of checkpoints that are saved there and loaded from there."""
 
 
 def step_name(step: int) -> str:

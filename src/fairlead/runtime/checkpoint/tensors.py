@@ -47,6 +47,8 @@ class Tensors:
         self._parameters = {id(item) for module in self._modules.values() for item in module.parameters()}
         self._staging = Staging()
         self._saved: tuple[str, ...] = ()
+        self.num_bytes = 0
+        """About how much of the newest snapshot this rank writes."""
         if self._is_sharded() or self._sharded_others():
             # Now, as no save may wait for an import; the first call of the other imports the first.
             for name in ("torch._dynamo", "torch.distributed.checkpoint.state_dict"):
@@ -61,9 +63,12 @@ class Tensors:
         others = self._sharded_others()
         self._saved = tuple(sorted({*self._modules, *optimizers, *others}))
         if not self._saved:
+            self.num_bytes = 0
             return set(), []
         is_sharded = self._is_sharded() or bool(others)
         tree = {**self._tree(optimizers, is_sharded=is_sharded), "others": others}
+        held = sum(distcp.num_bytes(_local_part(value)) for _, value in distcp.flatten(tree))
+        self.num_bytes = held if is_sharded or self._place() == RANK else held // self._world_size
         if asynchronous:
             tree = self._staging.copy(tree)
         return set(self._saved), self._writing(tree, is_sharded=is_sharded)
@@ -402,6 +407,10 @@ def _adopt(own: dict[str, Any], saved: list[dict[str, Any]]) -> dict[str, Any]:
     ):
         raise CheckpointMismatch("it holds no optimizer of the same groups of parameters")
     return {**like(settings[0], own), "params": own["params"]} if settings else own
+
+
+def _local_part(value: Any) -> Any:
+    return _local(value) if isinstance(value, torch.Tensor) else value
 
 
 def _local(tensor: Any) -> torch.Tensor:

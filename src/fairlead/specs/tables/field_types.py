@@ -301,6 +301,18 @@ EVERY = Single(
 )
 
 
+DURATION_OR_STEPS = Single(
+    what="a duration or a number of steps",
+    tags=ANY,
+    parse=quantities.parse_duration_or_steps,
+    render=quantities.format_duration_or_steps,
+    schema=_any_of(
+        {"type": "number", "exclusiveMinimum": 0},
+        _pattern(f"{quantities.STEPS}|{quantities.DURATION}|{quantities.NUMBER}"),
+    ),
+)
+
+
 def word(words: type[StrEnum]) -> Single:
     """One of a closed set of words."""
     choices = ", ".join(words)

@@ -8,6 +8,7 @@ from fairlead.specs.tables.field_types import (
     CPU_OR_AUTO,
     DOLLARS,
     DURATION,
+    DURATION_OR_STEPS,
     EVERY,
     FLAG,
     GPU,
@@ -138,6 +139,14 @@ CHECKPOINT = Section(
             attributes=("every_s", "every_steps", "every_auto"),
             example="10m",
             also=("interval", "frequency", "period", "every_steps", "every_s", "save_steps", "save_every"),
+        ),
+        Key(
+            name="memory_every",
+            kind=DURATION_OR_STEPS,
+            doc="How often the state is held in the memory of the nodes too, for fast recovery: 30s or 20 steps.",
+            attributes=("memory_every_s", "memory_every_steps"),
+            example="30s",
+            also=("memory", "in_memory", "memory_interval", "replicas", "local_interval", "peer", "neighbour"),
         ),
         Key(
             name="keep",

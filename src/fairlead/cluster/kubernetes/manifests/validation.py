@@ -11,6 +11,7 @@ from fairlead.cluster.preflight import (
     MODEL_PLACES,
     NO_IN_PLACE,
     NO_PLACES,
+    NO_POD_MEMORY,
     NO_POPULATION,
     OF_A_REGISTRY,
     OTHER_PLACES,
@@ -315,6 +316,7 @@ def engine_rules() -> list[Rule]:
     others = f"!(self.engine in [{launches}]) || "
     return [
         rule("!has(self.elastic) || self.elastic != 'in_place'", say(NO_IN_PLACE), at=".elastic"),
+        rule("!has(self.checkpoint) || !has(self.checkpoint.memory_every)", say(NO_POD_MEMORY), at=".checkpoint"),
         rule("!has(self.queue) || has(self.engine)", say(engines.NO_ENGINE), at=".queue"),
         rule('!has(self.engine) || self.engine != "kueue" || has(self.queue)', say(engines.NO_QUEUE)),
         refused('!has(self.nodes) || !string(self.nodes).contains("..")', engines.PLACES, engines.NO_SPAN, at=".nodes"),

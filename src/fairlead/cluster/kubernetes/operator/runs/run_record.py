@@ -18,7 +18,7 @@ from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.revision_files import CODE, RevisionFiles, read_files
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
-from fairlead.cluster.preflight import in_place_problem, population_problem
+from fairlead.cluster.preflight import pod_problem, population_problem
 from fairlead.cluster.records import build, plain, with_detail
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.lifecycle import upgraded
@@ -203,7 +203,7 @@ def read_workload(content: Object) -> AnyObject:
         if (unmet := population_problem(spec)) is not None:
             raise InvalidSpec((unmet,))
         if isinstance(spec, Training):
-            if (unmet := in_place_problem(spec)) is not None:
+            if (unmet := pod_problem(spec)) is not None:
                 raise InvalidSpec((unmet,))
             spec = filled(spec)
         elif isinstance(spec, Serving):

@@ -1,0 +1,286 @@
+"""Checkpoints in the memory of the nodes: each node holds its ranks' files, and those of a neighbour.
+
+A node's memory is a directory in a file system that lives in main memory and outlives the ranks (``/dev/shm``); there
+is no process that could be killed. Below it a checkpoint looks as on a disk, with the files that this node holds, and
+the same manifest on every node. So a checkpoint can be loaded as long as each of its files is on some node with the
+manifest that names its checksum; a kill between the commits of two nodes leaves nothing else. docs/decisions/0100.
+"""
+
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.runtime.channels import Channel
+from fairlead.runtime.checkpoint.directory import PARTIAL, Directory
+from fairlead.runtime.checkpoint.manifest import DamagedError, Manifest, files_below
+from fairlead.runtime.checkpoint.neighbours import neighbour
+from fairlead.runtime.checkpoint.problems import Failed, clause, failure, settle
+from fairlead.runtime.checkpoint.store import Draft, step_name
+from fairlead.runtime.checkpoint.transfer import Address, Server, get, put
+from fairlead.runtime.errors import StoreUnavailable
+
+KEPT_FREE = 0.1
+"""This part of the machine's memory is left to others: a save that would take it fails before it writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A rank's place in the run, and its server."""
+
+    node: int
+    local_rank: int
+    address: Address
+
+
+class NodeMemory:
+    """A Sink in the memory of this rank's node and of its neighbour. Opening it is collective: see ``open_memory``."""
+
+    on_each_node = True
+
+    def __init__(self, root: Path, server: Server, neighbours: list[Address], *, num_sharing: int) -> None:
+        """Take the servers of the neighbours, and how many ranks share this machine's memory."""
+        self._root = root
+        self._num_sharing = num_sharing
+        self._directory = Directory(root)
+        self._server = server
+        self._neighbours = neighbours
+        self.place = "memory"
+
+    def workplace(self, draft: Draft, rank: int) -> Path:
+        return self._directory.workplace(draft, rank)
+
+    def begin(self, draft: Draft) -> None:
+        """A draft's name is its own, so nothing can be in its way."""
+
+    def expect(self, size: int) -> None:
+        """Refuse a save for which there is no room: what lives in memory must never be what gets the ranks killed.
+
+        Args:
+            size: Bytes that this rank is about to save; the others on this machine are taken for alike.
+
+        Raises:
+            StoreUnavailable: There is not enough memory, or not enough in this file system.
+        """
+        needed = size * (1 + len(self._neighbours)) * self._num_sharing
+        free = os.statvfs(self._root)
+        total, available = _machine_memory()
+        room = min(free.f_bavail * free.f_frsize, available - int(KEPT_FREE * total))
+        if needed > room:
+            raise StoreUnavailable(
+                f"{needed / 1e6:.0f} MB are needed and {max(room, 0) / 1e6:.0f} MB of memory can be given"
+            )
+
+    def put(self, draft: Draft, workplace: Path) -> None:
+        names = list(files_below(workplace))
+        self._directory.put(draft, workplace)
+        own = self._root / draft_name(draft)
+        for address in self._neighbours:
+            put(address, own.name, {name: own / name for name in names})
+
+    def commit(self, draft: Draft, manifest: Manifest) -> None:
+        self._directory.commit(draft, manifest)
+
+    def discard(self, draft: Draft) -> None:
+        self._directory.discard(draft)
+
+    def release(self, directory: Path) -> None:
+        """Do nothing: a workplace goes with its draft."""
+
+    def steps(self) -> list[int]:
+        """Steps of this node's memory, ascending."""
+        return self._directory.steps()
+
+    def tidy(self, outdated: Iterable[int]) -> None:
+        self._directory.tidy(outdated)
+
+    def clear(self) -> None:
+        """Give the memory of this node back. One rank of each node, when a newer checkpoint is on the disk."""
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class FoundInMemory:
+    """The checkpoints that the nodes hold together, as they told each other. A Source, the same on all ranks."""
+
+    shared = False
+    place = "memory"
+
+    def __init__(
+        self, root: Path, node: int, holdings: Mapping[int, "Holding"], servers: Mapping[int, Address]
+    ) -> None:
+        self._root = root
+        self._node = node
+        self._holdings = holdings
+        self._servers = servers
+
+    def steps(self) -> list[int]:
+        """Return every step of which some node has a manifest, ascending."""
+        return sorted({step for holding in self._holdings.values() for step in holding})
+
+    def manifest(self, step: int) -> Manifest:
+        """Return the manifest all of whose files are held.
+
+        Raises:
+            DamagedError: Nodes that held some of the files have lost them.
+        """
+        lost: list[str] = []
+        manifests = {text for holding in self._holdings.values() for text, _ in holding.get(step, ())}
+        for manifest in sorted(map(_read, manifests), key=lambda each: each.created_at, reverse=True):
+            holders = self._holders(manifest)
+            lost = [name for name in manifest.files if not holders.get(name)]
+            if not lost:
+                return manifest
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise DamagedError(f"the memory that held {lost[0]}{more} is lost, and that of its neighbour too")
+
+    def fetch(self, step: int, names: Iterable[str]) -> Path:
+        """A directory with all files: links to those of this node, and what others send.
+
+        Raises:
+            DamagedError: What others hold cannot be had, or there is no room for it; there is a disk to fall back on.
+        """
+        all_holders = self._holders(self.manifest(step))
+        own, goal = self._root / step_name(step), self._root / f"{PARTIAL}load-{step}-{secrets.token_hex(4)}"
+        goal.mkdir(parents=True)
+        absent: dict[int, list[str]] = {}
+        try:
+            for name in names:
+                holders = all_holders[name]
+                if self._node in holders:
+                    (goal / name).parent.mkdir(parents=True, exist_ok=True)
+                    os.link(own / name, goal / name)
+                else:
+                    absent.setdefault(holders[0], []).append(name)
+            for node, missing in absent.items():
+                get(self._servers[node], own.name, missing, goal)
+        except (OSError, StoreUnavailable) as error:
+            self.release(goal)
+            raise DamagedError(clause(error)) from error
+        return goal
+
+    def release(self, directory: Path) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def _holders(self, manifest: Manifest) -> dict[str, list[int]]:
+        """Return the nodes that hold each file of this very save, by file."""
+        text = manifest.to_json().decode()
+        found: dict[str, list[int]] = {}
+        for node, holding in self._holdings.items():
+            for own, names in holding.get(manifest.step, ()):
+                for name in names if own == text else ():
+                    found.setdefault(name, []).append(node)
+        return found
+
+
+Holding = dict[int, list[tuple[str, frozenset[str]]]]
+"""What a node has: for each step its manifest, and the files that are there."""
+
+
+def open_memory(
+    place: Path, *, channel: Channel, node: int, local_rank: int, host: str
+) -> tuple[NodeMemory, FoundInMemory]:
+    """Open the memory of all nodes, and find what an earlier start left in it. Collective.
+
+    Args:
+        place: Directory of the run in a file system in memory; each node has its own below it.
+        host: Address of this node for the others.
+
+    Raises:
+        StoreUnavailable: The directory cannot be used, on some node.
+    """
+    root = place / f"node-{node:05d}"
+    holding: Holding = {}
+    server: Server | None = None
+    token = channel.gather(secrets.token_hex(16))[0]
+
+    def prepare() -> None:
+        nonlocal server
+        make_private(root)
+        if local_rank == 0:
+            # Drafts of ranks that were killed are what would fill the memory.
+            Directory(root).tidy(())
+            holding.update(_held(Directory(root), root))
+        server = Server(root, host=host, token=token)
+
+    problem = failure(prepare)
+    port = None if server is None else server.address.port
+    told = [[step, text, sorted(names)] for step, entries in holding.items() for text, names in entries]
+    try:
+        answers = settle(channel, problem, [node, local_rank, host, port, told])
+    except Failed as error:
+        if server is not None:
+            server.close()
+        raise StoreUnavailable(f"checkpoints cannot be kept in memory: {error}") from error
+    assert server is not None
+    peers = [
+        Peer(node=each[0], local_rank=each[1], address=Address(host=each[2], port=each[3], token=token))
+        for each in answers
+    ]
+    holdings: dict[int, Holding] = {each[0]: {} for each in answers}
+    for number, _, _, _, entries in answers:
+        for step, text, names in entries:
+            holdings[number].setdefault(step, []).append((text, frozenset(names)))
+    servers = {peer.node: peer.address for peer in reversed(peers)}
+    found = FoundInMemory(root, node, holdings, servers)
+    sharing = sum(peer.address.host == host for peer in peers)
+    return NodeMemory(root, server, _backing(peers, node, local_rank), num_sharing=sharing), found
+
+
+def make_private(root: Path) -> None:
+    """Make a directory and those above it that are Fairlead's, for this user alone.
+
+    Everybody may write to the file system itself; what is loaded from it must be what this user put there.
+
+    Raises:
+        OSError: One of them is another user's, or open to others.
+    """
+    for path in (root.parent.parent, root.parent, root):
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError(1, "it is not a directory of this user alone", str(path))
+
+
+def draft_name(draft: Draft) -> str:
+    """Return the directory of a draft, the same on each node."""
+    return f"{PARTIAL}{step_name(draft.step)}-{draft.tag}"
+
+
+def _backing(peers: list[Peer], node: int, local_rank: int) -> list[Address]:
+    """Return the servers that take a copy of what this rank saves: that of the same number on the neighbour."""
+    nodes = sorted({peer.node for peer in peers})
+    place = neighbour(nodes.index(node), len(nodes))
+    if place is None:
+        return []
+    there = [peer for peer in peers if peer.node == nodes[place]]
+    return [there[local_rank % len(there)].address]
+
+
+def _held(directory: Directory, root: Path) -> Holding:
+    found: Holding = {}
+    for step in directory.steps():
+        try:
+            manifest = directory.manifest(step)
+        except DamagedError:
+            continue  # of a memory that somebody wrote into; other nodes have the same manifest
+        sizes = {name: path.stat().st_size for name, path in files_below(root / step_name(step)).items()}
+        names = frozenset(name for name, facts in manifest.files.items() if sizes.get(name) == facts.size)
+        found[step] = [(manifest.to_json().decode(), names)]
+    return found
+
+
+def _read(text: str) -> Manifest:
+    return Manifest.from_json(text.encode())
+
+
+def _machine_memory() -> tuple[int, int]:
+    """Return the bytes of this machine's memory, and of those that can be had."""
+    with open("/proc/meminfo") as file:
+        kilobytes = {line.partition(":")[0]: int(line.split()[1]) for line in file}
+    return kilobytes["MemTotal"] * 1024, kilobytes["MemAvailable"] * 1024
