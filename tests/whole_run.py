@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import left_behind
+from tests.compiling import compile_new
 from tests.left_behind import Survivor, end_survivors, unmount_below
 from tests.scheduling import LongestFirst, file_of
 
@@ -35,6 +36,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> LongestFirst | None:
 @pytest.hookimpl
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
+        if len(config.getoption("tx", None) or ()) > 1 and not config.getoption("collectonly"):
+            compile_new(config)
         config.pluginmanager.register(Course(config), "fairlead-course")
 
 

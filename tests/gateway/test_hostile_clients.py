@@ -14,6 +14,9 @@ from tests.waiting import until
 
 Make = Callable[..., Replica]
 
+REST_S = 5.0
+"""For so long haproxy waits for the rest of what the door has refused, before it ends the connection."""
+
 
 @pytest.mark.parametrize(
     ("told", "status"),
@@ -33,7 +36,7 @@ def test_what_is_no_sound_request_is_refused_and_reaches_nobody(
     open_door: Opener, replicas: Make, told: bytes, status: int
 ) -> None:
     replica = replicas()
-    door = open_door({"m": service(replica)})
+    door = open_door({"m": service(replica, timeout_s=REST_S)})
     answer = door.raw(told)
     # haproxy has one status for all that it cannot read.
     assert answer.startswith((b"HTTP/1.1 %d " % status, b"HTTP/1.1 400 "))
@@ -55,7 +58,7 @@ def test_what_follows_a_request_with_two_lengths_is_not_taken_for_another(open_d
 
 
 def test_a_body_that_grows_beyond_the_most_is_refused(open_door: Opener, replicas: Make) -> None:
-    door = open_door({"m": service(replicas())}, most_body=1000)
+    door = open_door({"m": service(replicas(), timeout_s=REST_S)}, most_body=1000)
     with door.connect() as client:
         client.sendall(b"POST /m/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         client.sendall(b"258\r\n" + b"a" * 600 + b"\r\n258\r\n" + b"a" * 600 + b"\r\n")
