@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE_S = 180.0  # nobody waits that long unless something is wrong, or the machine does much else
+LONGEST_S = 0.25  # between two looks, of somebody who has waited for seconds
 
 
 def until(
@@ -18,9 +19,11 @@ def until(
 
     Args:
         what: What is awaited, as in "a ready node", or what there is to tell when it has not come.
-        every_s: Between two looks; at least twice as long as one takes, which may be a process of its own.
+        every_s: Between two looks at first; at least twice as long as one takes, which may be a process of its own, and
+            later a tenth of what was waited, as looking takes from others what they need to bring it about.
     """
-    deadline = time.monotonic() + timeout_s
+    start = time.monotonic()
+    deadline = start + timeout_s
     while True:
         began = time.monotonic()
         if answer := is_so():
@@ -28,4 +31,5 @@ def until(
         if time.monotonic() > deadline:
             told = f"no {what}" if isinstance(what, str) else what()
             raise AssertionError(f"{told} within {timeout_s:.0f} s")
-        time.sleep(max(every_s, 2 * (time.monotonic() - began)))
+        now = time.monotonic()
+        time.sleep(max(every_s, 2 * (now - began), min(LONGEST_S, (now - start) / 10)))
