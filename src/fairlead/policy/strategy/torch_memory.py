@@ -47,17 +47,22 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
     root += model.vocabulary * model.hidden if tied_again else 0
     parameters = block * len(layers) + root
     shards = split.data if split.zero >= 2 else 1
+    # FSDP divides by rows: what has one is whole on the first rank, and gathered as if each had a row.
+    undivided = model.undivided if is_first else 0
+    own = parameters / shards + undivided * (1 - 1 / shards)
     flying = _in_flight(split, stage)
     cached = len(layers) * layer_cache(model, split, compiled=compiled) + _between(model, split, is_last)
     cached = flying * (cached + (_embedding_cache(model, split) if is_first else 0))
-    output = model.vocabulary * model.hidden if is_last else 0
-    computed, pools = _computed(split, flying, parameters, root, block, blocks=block * len(layers), output=output)
+    weights = model.vocabulary * model.hidden if is_last else 0
+    weights += model.patch * model.hidden if is_first else 0
+    computed, pools = _computed(split, flying, parameters, root, block, blocks=block * len(layers), weights=weights)
+    computed += COMPUTED * undivided * (shards - 1)
     # With one micro-batch nothing has a gradient yet at the end of forward; a pipeline shards gradients after its last.
-    gradients = GRADIENT * parameters / (1 if split.pipeline > 1 else shards) if split.micro_batches > 1 else 0.0
+    gradients = GRADIENT * (parameters if split.pipeline > 1 else own) if split.micro_batches > 1 else 0.0
     # DDP's buckets hold gradients once more.
     buckets = GRADIENT * parameters if split.data > 1 and split.zero < 2 else 0.0
     # The foreach optimizer has a temporary of all parameters' size, when all activations are gone.
-    step = 2 * GRADIENT * parameters / shards - gradients - cached - computed
+    step = 2 * GRADIENT * own - gradients - cached - computed
     moments = _moments(model, split, is_last, compiled, block, len(layers))
     if split.pipeline > 1 and is_first and split.zero < 2:
         # The embedding, cast until forward is over.
@@ -65,9 +70,9 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
         moments.append(Moment(temporaries=cast))
     worst = max((*moments, Moment(temporaries=step)), key=lambda each: each.total)
     return StageMemory(
-        parameters=PARAMETER * parameters / shards,
+        parameters=PARAMETER * own,
         gradients=gradients,
-        optimizer=MOMENTS * parameters / shards,
+        optimizer=MOMENTS * own,
         activations=cached + _images(model, split),
         logits=worst.logits,
         temporaries=worst.temporaries,
@@ -98,13 +103,17 @@ def _between(model: Transformer, split: Split, is_last: bool) -> float:
 
 
 def _computed(
-    split: Split, flying: float, parameters: float, root: float, block: float, *, blocks: float, output: float
+    split: Split, flying: float, parameters: float, root: float, block: float, *, blocks: float, weights: float
 ) -> tuple[float, float]:
-    """Bytes of parameters in bf16 while computing, and of the pools of the streams that gather and reduce."""
+    """Bytes of parameters in bf16 while computing, and of the pools of the streams that gather and reduce.
+
+    Args:
+        weights: Parameters outside the blocks that backward multiplies with: the output's, and those of patches.
+    """
     if split.zero < 2:
         # Backward of an embedding needs no weights. What is computed again is cast again.
         kept = blocks if split.recompute is Recompute.NONE else 0.0
-        return COMPUTED * flying * (kept + output), 0.0
+        return COMPUTED * flying * (kept + weights), 0.0
     # The root group and the last block stay gathered after forward; a pipeline gathers once for all micro-batches.
     at_once = root + block if split.zero == 3 and split.pipeline == 1 else parameters
     return COMPUTED * at_once, COMPUTED * (root + block) + GRADIENT * parameters / split.data
@@ -135,9 +144,31 @@ def _mlp_backward(model: Transformer, tokens: int, t: int) -> float:
     """Bytes that backward of an MLP takes: gradients of what it was given and of its inner width, and of a weight."""
     if model.gated or model.activation_kept != FUSED_ACTIVATION:
         return COMPUTED * tokens * (model.hidden + 2 * model.width / t)
-    # What came out of the activation goes before its gradient comes; what went into a norm after it has gone before.
-    given = 0 if model.masked else tokens * model.hidden
-    return COMPUTED * (given + (tokens + model.hidden) * model.width / t)
+    # What came out of the activation goes before its gradient comes.
+    return COMPUTED * (tokens + model.hidden) * model.width / t
+
+
+def _stream_gradient(model: Transformer, tokens: int) -> float:
+    """Bytes of the gradient that came to a block, which goes on past its MLP where no norm comes after that.
+
+    `_mlp_backward` has it of an MLP with a gate or an activation that is written out.
+    """
+    is_past = not model.gated and model.activation_kept == FUSED_ACTIVATION and not model.masked
+    return COMPUTED * tokens * model.hidden if is_past else 0.0
+
+
+def _next_gathered(split: Split, block: float, layers: int) -> float:
+    """Bytes of a block that is gathered while backward is in the one after it (torch, FSDP2's backward prefetch)."""
+    return COMPUTED * block if split.zero == 3 and split.pipeline == 1 and layers > 1 else 0.0
+
+
+def _output_gradient(model: Transformer) -> float:
+    """Bytes of the gradients of what comes after the last block, while backward is in the blocks.
+
+    They are in bf16 until the end of backward: FSDP reduces those of its root group then, and without it they are cast
+    back in the reverse order of forward, which cast these parameters first (torch, ``sequence_nr`` of autograd).
+    """
+    return COMPUTED * (model.output + model.vocabulary * model.hidden)
 
 
 def _embedding_cache(model: Transformer, split: Split) -> float:
@@ -156,18 +187,20 @@ def _moments(
     model: Transformer, split: Split, is_last: bool, compiled: bool, block: float, layers: int
 ) -> list[Moment]:
     tokens, t, h = model.sequence * split.micro_batch, split.tensor, model.hidden
-    found = [Moment(temporaries=2 * tokens * h + _mlp_backward(model, tokens, t))]
+    of_output = _output_gradient(model) if is_last else 0.0
+    gathered = of_output + _next_gathered(split, block, layers)
+    found = [Moment(temporaries=2 * tokens * h + _mlp_backward(model, tokens, t) + gathered)]
     if split.recompute is not Recompute.NONE:
         # The block that is computed again, on top of what the others keep.
         whole = Split(tensor=t, micro_batch=split.micro_batch)
         again = layer_cache(model, whole) - layer_cache(model, split, compiled=compiled)
         again += COMPUTED * block if split.zero < 2 else 0
-        again += _mlp_backward(model, tokens, t)
-        found.append(Moment(temporaries=again))
+        again += _mlp_backward(model, tokens, t) + _stream_gradient(model, tokens)
+        found.append(Moment(temporaries=again + gathered))
         if split.micro_batches == 1 and split.zero < 2:
             # By the time that the first block is computed again, those after it have gradients; their inputs are gone.
             later = (layers - 1) * (GRADIENT * block - layer_cache(model, split, compiled=compiled))
-            found.append(Moment(temporaries=again + GRADIENT * model.output + later))
+            found.append(Moment(temporaries=again + of_output + later))
     if is_last:
         # The loss in fp32: log-softmax, its gradient and the gradient of the logits (torch, `_log_softmax_backward`).
         # Besides, what the last norm keeps, and the activation before a masked model's.

@@ -172,6 +172,11 @@ class Transformer:
         return self.norm + of_masked + (self.hidden + 1) * self.classes
 
     @property
+    def undivided(self) -> int:
+        """Parameters that have one row: positions of patches and the class's token, in Hugging Face's ViT."""
+        return (self.positions + 1) * self.hidden if self.patch else 0
+
+    @property
     def image(self) -> int:
         """Values of an image; 0 for text."""
         return self.patch * (self.positions - 1) if self.patch else 0

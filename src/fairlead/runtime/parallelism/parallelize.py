@@ -106,7 +106,7 @@ def parallelize(
             preview = Preview(
                 model=copy.deepcopy(model), path=blocks.path, count=split.pipeline, index=index, precision=half
             )
-        stage = cut(model, blocks, index, split.pipeline, plan)
+        stage = cut(model, blocks, index, split.pipeline, plan, precision=half)
     own = [block for block in blocks.modules if next(block.parameters(), None) is not None]
     if split.tensor > 1:
         from fairlead.runtime.parallelism.tensor_parallel import divide

@@ -55,8 +55,19 @@ class Stage:
         return self.index == self.count - 1
 
 
-def cut(model: nn.Module, blocks: Blocks, index: int, count: int, plan: ParallelPlan | None) -> Stage:
+def cut(
+    model: nn.Module,
+    blocks: Blocks,
+    index: int,
+    count: int,
+    plan: ParallelPlan | None,
+    *,
+    precision: torch.dtype | None = None,
+) -> Stage:
     """Take from the model all that other stages have, and have its forward compute the stage.
+
+    Args:
+        precision: What stages compute in; None for what parameters are in.
 
     Raises:
         Misuse: It has too few blocks, or parameters that cannot be given to one stage.
@@ -84,7 +95,8 @@ def cut(model: nn.Module, blocks: Blocks, index: int, count: int, plan: Parallel
             del container._modules[name]
     if index > 0:
         for path, module in before.items():
-            _replace(model, path, _Before(received, module, tied_ids if index == count - 1 else set()))
+            kept = tied_ids if index == count - 1 else set[int]()
+            _replace(model, path, _Before(received, module, kept, precision))
         first: nn.Module = next(container.children())
         # Ahead of FSDP's own hook, which prepares gradients by what the block is really given.
         first.register_forward_pre_hook(_giving(received), prepend=True, with_kwargs=True)
@@ -221,13 +233,15 @@ def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
 class _Before(nn.Module):
     """Stands for a module before the blocks: gives what came from the stage before."""
 
-    def __init__(self, received: Received, module: nn.Module, tied: set[int]) -> None:
+    def __init__(self, received: Received, module: nn.Module, tied: set[int], precision: torch.dtype | None) -> None:
         super().__init__()
         self._received = received
-        # Models ask modules for their dtype and the like: without any memory they still answer.
-        everything = (*module.parameters(), *module.buffers())
-        hollow: dict[int, Any] = {id(item): item.detach().to("meta") for item in everything}
-        hollow.update((id(item), nn.Parameter(hollow[id(item)], requires_grad=False)) for item in module.parameters())
+        # Models ask modules for their dtype and the like: without any memory they still answer, and as parameters do
+        # while stages compute. A model that is told another casts what it was given, such as images, back to that.
+        hollow: dict[int, Any] = {id(item): item.detach().to("meta") for item in module.buffers()}
+        for item in module.parameters():
+            dtype = precision if item.is_floating_point() else None
+            hollow[id(item)] = nn.Parameter(item.detach().to("meta", dtype), requires_grad=False)
         for name, item in list(module.named_parameters()):
             if id(item) not in tied:
                 continue
