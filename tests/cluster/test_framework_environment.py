@@ -23,6 +23,7 @@ from fairlead.state.snapshot import Grant, Pod, PodPhase
 from tests.builders import training
 from tests.cluster.test_rank_environment import run_of
 
+OF_LOOPBACK = {"JAX_COORDINATOR_BIND_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_TOKEN_PATH"}
 ON_PODS = ["train-0-0.ft-train-uid.default.svc", "train-0-1.ft-train-uid.default.svc"]
 
 
@@ -60,7 +61,7 @@ def test_a_lone_rank_whose_framework_is_named_finds_its_rendezvous_too(environme
     env = environment(of(framework))
     assert (env["FAIRLEAD_FRAMEWORK"], env["RANK"], env["WORLD_SIZE"]) == (framework, "0", "1")
     missing = {name for name in SET_BY_FRAMEWORK.get(framework, ()) if name not in env}
-    assert missing <= {"JAX_COORDINATOR_BIND_ADDRESS"}
+    assert missing <= OF_LOOPBACK
 
 
 @pytest.mark.parametrize("framework", Framework)
@@ -69,7 +70,7 @@ def test_both_clusters_set_the_same_variables_for_a_framework(framework: Framewo
     of_machine = {"OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "PYTHONPATH", "FAIRLEAD_CHECKPOINT_TO"}
     only_here = set(here(spec)) ^ set(in_pods(spec))
     # A rendezvous on this machine is for this machine alone.
-    assert only_here - of_machine <= {"JAX_COORDINATOR_BIND_ADDRESS"}
+    assert only_here - of_machine <= OF_LOOPBACK
 
 
 def test_tensorflow_gets_every_address_and_its_own_number() -> None:
@@ -130,8 +131,31 @@ def test_lightgbm_gets_addresses_for_names_and_the_port_of_this_rank(monkeypatch
         network_params({})
 
 
+def test_a_node_of_ray_has_what_its_pod_has_and_here_a_token_of_the_run() -> None:
+    resources = Resources(gpu=GpuRequest(milli=2000), cpu_milli=4500, memory_bytes=10 * 2**30)
+    spec = of(Framework.RAY, nodes=2, resources=resources)
+    pod, machine = in_pods(spec, 1), here(spec)
+    assert json.loads(pod["FAIRLEAD_RAY_NODE"]) == {"num-gpus": 2, "num-cpus": 4, "object-store-memory": 3 * 2**30}
+    assert (pod["RAY_ADDRESS"], pod["RAY_AUTH_MODE"]) == (f"{ON_PODS[0]}:29502", "disabled")
+    assert (machine["RAY_ADDRESS"], machine["RAY_AUTH_MODE"]) == ("127.0.0.1:29402", "token")
+    assert machine["RAY_AUTH_TOKEN_PATH"] == f"{machine['FAIRLEAD_RUN_DIR']}/ray-token"
+    own = here(of(Framework.RAY, env={"RAY_AUTH_MODE": "disabled"}))
+    assert (own["RAY_AUTH_MODE"], own.get("RAY_AUTH_TOKEN_PATH")) == ("disabled", None)
+
+
+def test_ray_has_one_rank_in_each_pod_however_many_gpus_that_has() -> None:
+    spec = of(Framework.RAY, resources=Resources(gpu=GpuRequest(milli=8000)))
+    assert (spec.ranks_on_each_node, spec.may_fork) == (1, False)
+    with pytest.raises(BrokenRules, match="2 with `framework: ray`, which has one node of Ray in each pod"):
+        of(Framework.RAY, ranks_per_node=2)
+    notes = complete(of(Framework.RAY, nodes=2), ()).notes
+    assert "launch: on the first node alone, once each node is one of the Ray cluster at RAY_ADDRESS" in notes
+
+
 def test_ports_are_kept_for_every_rank_where_each_listens() -> None:
-    needed = {each: contract.num_ports(run_of(of(each, nodes=2, ranks_per_node=3))) for each in Framework}
+    listening = [each for each in Framework if each is not Framework.RAY]
+    needed = {each: contract.num_ports(run_of(of(each, nodes=2, ranks_per_node=3))) for each in listening}
+    assert contract.num_ports(run_of(of(Framework.RAY, nodes=2))) == 4
     assert needed[Framework.TENSORFLOW] == needed[Framework.LIGHTGBM] == 8
     assert needed[Framework.MPI] == needed[Framework.JAX] == needed[Framework.XGBOOST] == 3
     assert needed[Framework.TORCH] == 2

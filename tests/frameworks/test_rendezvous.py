@@ -3,10 +3,13 @@
 `pytest -m frameworks` runs these; the first time makes an environment for each library.
 """
 
+import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +18,10 @@ import pytest
 from fairlead.cluster.contract import environment
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.runtime import processes
 from fairlead.runtime.podfiles import read_json
 from fairlead.runtime.ranks import rank_environment
+from fairlead.specs.resources import Resources
 from fairlead.specs.training import Framework, Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Workload
@@ -85,7 +90,7 @@ def await_(cluster: LocalCluster, run: Workload, phase: Phase) -> Workload:
     return cluster.store.get(run.uid)
 
 
-@pytest.mark.parametrize("framework", [each for each in Framework if each not in OF_TORCH])
+@pytest.mark.parametrize("framework", [each for each in Framework if each not in {*OF_TORCH, Framework.RAY}])
 def test_two_ranks_agree_and_do_so_again_after_one_was_killed(
     framework: Framework, cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -117,6 +122,61 @@ def test_two_ranks_agree_and_do_so_again_after_one_was_killed(
     met = results(cluster, run)
     assert sorted(met) == sorted([("0", "2", met[0][2]), ("1", "2", met[0][2])] * 2)
     print(f"{framework}: first collective after {first_result_s(cluster, run)}")
+
+
+def test_two_pods_are_one_ray_cluster_and_so_again_after_a_node_was_killed(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(program(Framework.RAY))
+    (tmp_path / "holding.py").write_text(HOLD)
+    run = cluster.submit(
+        Training(
+            name="train",
+            run=f"{interpreter_with('ray')} -u train.py",
+            workdir=str(tmp_path),
+            framework=Framework.RAY,
+            nodes=2,
+            resources=Resources(memory_bytes=2**30),
+            env={"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        )
+    )
+    cluster.nudge()
+    until(
+        lambda: "held" in output(cluster, run),
+        lambda: "\n".join(output(cluster, run)[-40:]),
+        timeout_s=TIMEOUT_S,
+        every_s=0.1,
+    )
+    of_run = processes.processes_with("FAIRLEAD_RUN_UID", run.uid)
+    # Of the program's actors torch's store listens everywhere, as it does under torchrun.
+    of_ray = [pid for pid in of_run if not Path(f"/proc/{pid}/comm").read_text().startswith("ray::Rank")]
+    assert listening_addresses(of_ray) == {"127.0.0.1"}
+    kill_rank(cluster, run, 1)
+    ended = await_(cluster, run, Phase.SUCCEEDED)
+    assert ended.status.last_failure is not None
+    assert (ended.status.last_failure.code, ended.status.attempt) == (Code.KILLED, 1)
+    # The command runs in the first pod alone, and is held after its first line there at first.
+    assert results(cluster, run) == [("0", "2", "3.0"), ("0", "2", "3.0"), ("1", "2", "3.0")]
+    until(lambda: not processes.processes_with("FAIRLEAD_RUN_UID", run.uid), "end of all of Ray")
+
+
+def listening_addresses(pids: list[int]) -> set[str]:
+    """The addresses of TCP on which processes listen."""
+    inodes = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for each in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes.add(str(each.readlink()).removeprefix("socket:[").removesuffix("]"))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                # An address of version 4 in one of version 6 is its last word; words are in the machine's order.
+                last = bytes.fromhex(fields[1].partition(":")[0][-8:])
+                found.add(socket.inet_ntoa(last[::-1] if sys.byteorder == "little" else last))
+    return found
 
 
 def first_result_s(cluster: LocalCluster, run: Workload) -> list[float]:

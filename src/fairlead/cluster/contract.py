@@ -73,7 +73,7 @@ def environment(
     if workload.spec.has_rendezvous:
         env |= _rendezvous(workload, attempt, index, *master)
     if workload.spec.framework is not None:
-        env |= _of_framework(workload, workload.spec.framework, *master, hosts)
+        env |= _of_framework(workload, workload.spec.framework, *master, hosts, run_dir)
     return env
 
 
@@ -82,6 +82,8 @@ def num_ports(workload: Workload) -> int:
     framework = workload.spec.framework
     if framework in LISTING:
         return FIRST_PORT + workload.gang.world_size
+    if framework is Framework.RAY:
+        return FIRST_PORT + 2  # Ray's, and that of the door beside it
     return FIRST_PORT + (framework in (Framework.JAX, Framework.XGBOOST, Framework.MPI))
 
 
@@ -122,7 +124,9 @@ def _rendezvous(workload: Workload, attempt: int, index: int, host: str, port: i
     }
 
 
-def _of_framework(workload: Workload, framework: Framework, host: str, port: int, hosts: str) -> dict[str, str]:
+def _of_framework(
+    workload: Workload, framework: Framework, host: str, port: int, hosts: str, run_dir: str
+) -> dict[str, str]:
     """Make the variables of the run's framework that its ranks share; `runtime/rendezvous.py` has the others."""
     spec = workload.gang
     ranks, first = str(spec.world_size), port + FIRST_PORT
@@ -149,12 +153,38 @@ def _of_framework(workload: Workload, framework: Framework, host: str, port: int
     elif framework is Framework.MPI:
         on_one = spec.world_size if hosts == host else spec.ranks_on_each_node
         env |= {"PMI_PORT": f"{host}:{first}", "PMI_SIZE": ranks, "FAIRLEAD_RANKS_PER_HOST": str(on_one)}
+    elif framework is Framework.RAY:
+        env |= _of_ray(workload, host, first, run_dir)
     elif framework is Framework.DEEPSPEED:
         env["LOCAL_SIZE"] = str(spec.ranks_on_each_node)
     if spec.resources.gpu is None and (own := _WITHOUT_GPUS.get(framework)) is not None and own[0] not in spec.env:
         env |= dict([own])
     return env
 
+
+def _of_ray(workload: Workload, host: str, port: int, run_dir: str) -> dict[str, str]:
+    """Make the variables of a Ray cluster: where it is, who may use it, and what each pod gives to it."""
+    resources, given = workload.gang.resources, workload.gang.env
+    node = {"num-gpus": 0 if resources.gpu is None else resources.gpu.num_devices}
+    if resources.cpu_milli is not None:
+        node["num-cpus"] = max(1, resources.cpu_milli // 1000)
+    if resources.memory_bytes is not None:
+        node["object-store-memory"] = max(OBJECT_STORE_LEAST_BYTES, resources.memory_bytes * 3 // 10)
+    env = {"RAY_ADDRESS": f"{host}:{port}", "FAIRLEAD_RAY_NODE": json.dumps(node)}
+    if host == LOOPBACK:
+        # Ray takes another address of the machine for it otherwise.
+        env["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    if "RAY_AUTH_MODE" not in given:
+        # Whoever reaches a cluster without a token runs code in it. Here that is whoever is on the machine; pods are
+        # reached by those of their run alone.
+        env["RAY_AUTH_MODE"] = "token" if host == LOOPBACK else "disabled"
+        if host == LOOPBACK:
+            env["RAY_AUTH_TOKEN_PATH"] = f"{run_dir}/ray-token"
+    return env
+
+
+# Ray's own least, and its default is the same part of what it finds (ray.io, `ray start --object-store-memory`).
+OBJECT_STORE_LEAST_BYTES = 75 * 1024 * 1024
 
 # Without these both look at the machine: Accelerate then trains every rank by itself, without a word.
 _WITHOUT_GPUS = {

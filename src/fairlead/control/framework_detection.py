@@ -40,6 +40,7 @@ MEETS = {
     "fairlead.xgboost": Framework.XGBOOST,
     "fairlead.lightgbm": Framework.LIGHTGBM,
     "mpi4py": Framework.MPI,
+    "ray": Framework.RAY,
     "deepspeed": Framework.DEEPSPEED,
     "accelerate": Framework.ACCELERATE,
     "lightning": Framework.LIGHTNING,

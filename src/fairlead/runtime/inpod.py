@@ -5,8 +5,9 @@ instructions, becomes its shim, and leaves a record of the end as the container'
 what the ranks say of themselves to its standard output, one line each, every few seconds or as many as it is given; it
 has a twentieth of a core, so nothing is imported here that it does not need. `enter DIRECTORY RANK COMMAND...` becomes
 another command with what a rank of that directory's pod was given. `try PLACE` writes to an object store. `tracker
-COMMAND...` starts XGBoost's tracker and becomes a command, `mpi COMMAND...` MPI's process manager. `export` sends
-metrics on, which nobody but the shim asks for. `await FILE` and `receive FILE` bring a working directory onto a volume.
+COMMAND...` starts XGBoost's tracker and becomes a command, `mpi COMMAND...` MPI's process manager, `ray COMMAND...` a
+node of a Ray cluster. `export` sends metrics on, which nobody but the shim asks for. `await FILE` and `receive FILE`
+bring a working directory onto a volume.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ def main() -> None:
         from fairlead.runtime import process_manager
 
         process_manager.main(sys.argv[2:])
+    if len(sys.argv) >= 3 and sys.argv[1] == "ray":
+        from fairlead.runtime import ray_cluster
+
+        ray_cluster.main(sys.argv[2:])
     if sys.argv[1:] == ["export"]:
         from fairlead.runtime.experiment_tracking import exporter
 
@@ -63,7 +68,7 @@ def main() -> None:
         sys.exit(take_in(sys.argv[1], sys.argv[2]))
     forms = (
         "run | report DIRECTORY [SECONDS] | enter DIRECTORY RANK COMMAND... | try PLACE | tracker COMMAND... "
-        "| mpi COMMAND... | export | await FILE | receive FILE"
+        "| mpi COMMAND... | ray COMMAND... | export | await FILE | receive FILE"
     )
     sys.exit(f"usage: runtime.pyz {forms}")
 
@@ -154,7 +159,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "command": environ["FAIRLEAD_COMMAND"],
         "setup": environ.get("FAIRLEAD_SETUP"),
         "trial": [library, "try"],
-        "begin_by": {"xgboost": [library, "tracker"], "mpi": [library, "mpi"]},
+        "begin_by": {"xgboost": [library, "tracker"], "mpi": [library, "mpi"], "ray": [library, "ray"]},
         "export": [library, "export"],
         "setup_stamp": os.path.join(os.path.dirname(pod_dir), "setup.done"),
         "env": env,

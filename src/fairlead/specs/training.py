@@ -113,6 +113,7 @@ class Framework(StrEnum):
     XGBOOST = "xgboost"
     LIGHTGBM = "lightgbm"
     MPI = "mpi"
+    RAY = "ray"
 
 
 # Every rank of these has the addresses of all in one variable, for which Linux has room for 128 KiB.
@@ -135,6 +136,7 @@ SET_BY_FRAMEWORK: Mapping[str, tuple[str, ...]] = {
     Framework.XGBOOST: ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_NUM_WORKER", "DMLC_TASK_ID", "DMLC_ROLE"),
     Framework.LIGHTGBM: ("LIGHTGBM_MACHINES", "LIGHTGBM_NUM_MACHINES", "LIGHTGBM_LOCAL_LISTEN_PORT"),
     Framework.MPI: ("PMI_PORT", "PMI_ID", "PMI_RANK", "PMI_SIZE"),
+    Framework.RAY: ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"),
 }
 
 
@@ -401,11 +403,11 @@ class Training:
 
     @property
     def ranks_on_each_node(self) -> int:
-        """``ranks_per_node`` with its default: one for each GPU, or 1."""
+        """``ranks_per_node`` with its default: one for each GPU, or 1, as of Ray, which starts its own processes."""
         if self.ranks_per_node is not None:
             return self.ranks_per_node
         gpu = self.resources.gpu
-        return 1 if gpu is None else gpu.num_devices
+        return 1 if gpu is None or self.framework is Framework.RAY else gpu.num_devices
 
     @property
     def world_size(self) -> int:
@@ -425,7 +427,11 @@ class Training:
     def may_fork(self) -> bool:
         """Return whether ranks may be forked from a process that has their imports in memory."""
         # What runs beside rank 0 becomes its program, which a fork cannot.
-        return self.launch is not Launch.EXEC and self.framework not in (Framework.XGBOOST, Framework.MPI)
+        return self.launch is not Launch.EXEC and self.framework not in (
+            Framework.XGBOOST,
+            Framework.MPI,
+            Framework.RAY,
+        )
 
     def at(self, num_nodes: int) -> "Training":
         """The same with just so many nodes, from 1 to as many as it may have."""
@@ -491,6 +497,12 @@ class Training:
                 "framework",
                 f"{framework} gives every rank the addresses of all, and {ranks} do not fit into a variable; "
                 f"give at most {LISTED_MOST} ranks",
+            )
+        if framework is Framework.RAY and self.ranks_on_each_node > 1:
+            yield (
+                "ranks_per_node",
+                f"{self.ranks_per_node} with `framework: ray`, which has one node of Ray in each pod and starts "
+                "its own processes there; leave it out, and ask for more by `nodes` or `resources`",
             )
         for name in SET_BY_FRAMEWORK.get(framework, ()):
             if name in self.env:

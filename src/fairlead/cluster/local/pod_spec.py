@@ -63,7 +63,11 @@ def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> 
         "command": place.command(spec),
         "setup": spec.setup,
         "trial": [str(PROGRAMS / "trial.py")],
-        "begin_by": {"xgboost": [str(PROGRAMS / "tracker.py")], "mpi": [str(PROGRAMS / "process_manager.py")]},
+        "begin_by": {
+            "xgboost": [str(PROGRAMS / "tracker.py")],
+            "mpi": [str(PROGRAMS / "process_manager.py")],
+            "ray": [str(PROGRAMS / "ray_cluster.py")],
+        },
         "export": [str(PROGRAMS / "experiment_tracking" / "exporter.py")],
         "setup_stamp": str(home.run(workload.uid) / stamp),
         "env": env,

@@ -29,6 +29,7 @@ def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
     if spec.ranks_per_node is None:
         ranks = spec.ranks_on_each_node
         why = "one for each GPU" if spec.resources.gpu is not None else "no GPU asked for"
+        why = "Ray starts its own processes" if spec.framework is Framework.RAY else why
         notes.append(f"ranks_per_node: {ranks} ({why})")
         spec = replace(spec, ranks_per_node=ranks)
     notes.append(describe_rendezvous(spec))
@@ -52,6 +53,8 @@ def describe_rendezvous(spec: Training) -> str:
     """Say whether its processes find the variables of torchrun, and why."""
     if not spec.has_rendezvous:
         return "launch: a lone rank starts by itself, without RANK and MASTER_ADDR; `launch: torchrun` sets them"
+    if spec.framework is Framework.RAY:
+        return "launch: on the first node alone, once each node is one of the Ray cluster at RAY_ADDRESS"
     if spec.framework not in (None, Framework.TORCH, Framework.LIGHTNING):
         return f"launch: with the variables of {spec.framework} beside RANK, MASTER_ADDR and what else torchrun sets"
     if spec.most_nodes is not None:

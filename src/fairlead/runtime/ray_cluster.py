@@ -1,0 +1,341 @@
+"""Makes one Ray cluster of a gang's pods: `PYTHON ray_cluster.py COMMAND...`, a rank's command on each pod.
+
+The pod of rank 0 has the head. Its rank becomes the command once all pods have joined, which finds the cluster by
+`RAY_ADDRESS`. The ranks of the other pods have a node of Ray each and end when the first rank has. Nodes of Ray are
+started by `ray start`, the only words of Ray's that this knows; what that leaves running ends with the pod.
+
+Beside each rank is a watcher, a session of its own: a stop notice is for the program, which may need its cluster to
+save. That of the head listens at the door, the port above Ray's. It lets a pod in when the head is up, hears when the
+pod's node is, and holds the connection. As watchers end with their rank, the end of it tells the pods to end too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator
+
+if __name__ == "__main__":
+    # Started by path: our own modules are found without running fairlead/__init__.py, and hide none of Ray's.
+    del sys.path[0]
+    _here = os.path.dirname(os.path.abspath(__file__))
+    for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
+        sys.modules[_name] = types.ModuleType(_name)
+        sys.modules[_name].__path__ = [_path]
+from fairlead.runtime import processes
+
+LOOPBACK = "127.0.0.1"
+FAILED = 70  # EX_SOFTWARE of sysexits.h
+# Pods of a gang start within seconds of each other; images of some may take minutes.
+MEET_WITHIN_S = 1_800.0
+# A node that is not up within 30 s has failed for Ray, which a busy machine may need twice.
+MOST_STARTS = 3
+# Of Ray's own processes, those without which there is no node.
+VITAL = ("gcs_server", "raylet")
+# A path of a socket has at most 107 bytes, of which Ray's own names take 68.
+PLACES = "/tmp"
+TOLD_LINES = 20
+_RETRY_S = 0.2
+_CHECK_S = 1.0
+_UP, _JOINED = b"up\n", b"joined\n"
+
+
+def main(command: list[str]) -> None:
+    """Sees to it that this pod is a node of the cluster; on the first pod becomes the command."""
+    index, num_pods = int(os.environ["GROUP_RANK"]), int(os.environ["GROUP_WORLD_SIZE"])
+    if index > 0:
+        sys.exit(_serve_node())
+    _wait_for_cluster(num_pods)
+    # The program is the only one of its kind, whatever Ray has beside it.
+    env = {**os.environ, **{name: "1" for name in os.environ if name.endswith("WORLD_SIZE")}}
+    try:
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        sys.exit(f"fairlead: {command[0]} cannot be started: {error.strerror or error}")
+
+
+def _wait_for_cluster(num_pods: int) -> None:
+    """Forks the watcher of the head, and returns when every pod has joined."""
+    parent = os.getpid()
+    ready_read, ready_write = os.pipe()
+    if os.fork() == 0:
+        os.close(ready_read)
+        os.setsid()
+        processes.die_with_parent(parent)
+        try:
+            _watch_head(num_pods, ready_write)
+        except BaseException as error:  # noqa: BLE001 (the program would wait for its cluster in vain)
+            sys.stderr.write(f"fairlead: Ray's head ended: {error}\n")
+            sys.stderr.flush()
+            os.kill(parent, signal.SIGABRT)
+            os._exit(FAILED)
+    os.close(ready_write)
+    if not os.read(ready_read, 1):
+        signal.pause()  # the watcher has failed, and ends this process
+    os.close(ready_read)
+
+
+def _watch_head(num_pods: int, ready: int) -> None:
+    """Starts the head, lets the pods in and watches over it until this process is ended.
+
+    Raises:
+        RuntimeError: It does not start, or has ended, or pods do not come.
+    """
+    env = os.environ
+    processes.adopt_orphans()
+    host, _, port = env["RAY_ADDRESS"].rpartition(":")
+    # In a pod its name may not lead to itself yet; only pods of the run reach it.
+    own = host if host == LOOPBACK else ""
+    _write_token(env.get("RAY_AUTH_TOKEN_PATH"))
+    with socket.create_server((own, int(port) + 1), backlog=1024) as door, _own_place() as place:
+        vital = _start_node(["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={place}"])
+        door.settimeout(_CHECK_S)
+        pods: list[socket.socket] = []
+        until = time.monotonic() + MEET_WITHIN_S
+        while len(pods) < num_pods - 1:
+            _require(vital)
+            if time.monotonic() >= until:
+                raise RuntimeError(f"{len(pods) + 1} of {num_pods} pods had joined after {MEET_WITHIN_S:g} s")
+            with contextlib.suppress(TimeoutError, socket.timeout):
+                pods.append(door.accept()[0])
+                pods[-1].sendall(_UP)
+        for each in pods:
+            _hear_joined(each, vital, until)
+        os.write(ready, b"1")
+        os.close(ready)
+        while True:
+            _require(vital)
+            time.sleep(_CHECK_S)
+
+
+def _hear_joined(pod: socket.socket, vital: dict[int, str], until: float) -> None:
+    """Waits for the word that a pod's node is up.
+
+    Raises:
+        RuntimeError: The pod has ended, or says nothing.
+    """
+    _keep_alive(pod)
+    pod.settimeout(_CHECK_S)
+    while time.monotonic() < until:
+        _require(vital)
+        with contextlib.suppress(TimeoutError, socket.timeout):
+            if pod.recv(len(_JOINED)) != _JOINED:
+                raise RuntimeError("a pod ended before it had joined")
+            return
+    raise RuntimeError(f"a pod had not joined after {MEET_WITHIN_S:g} s")
+
+
+def _serve_node() -> int:
+    """Has a node of Ray in this pod until the first rank has ended; the exit code is for the shim."""
+    parent = os.getpid()
+    joined_read, joined_write = os.pipe()
+    watcher = os.fork()
+    if watcher == 0:
+        os.close(joined_read)
+        os.setsid()
+        processes.die_with_parent(parent)
+        try:
+            _watch_node(joined_write)
+        except BaseException as error:  # noqa: BLE001 (whatever it is, this pod has no node)
+            sys.stderr.write(f"fairlead: Ray's node of this pod ended: {error}\n")
+            sys.stderr.flush()
+            os._exit(FAILED)
+        os._exit(0)
+    os.close(joined_write)
+    if os.read(joined_read, 1):
+        # The program that a stop notice is for runs on the first pod, and may need this node for what it does then. The
+        # shim ends what is left when its grace is over.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    status = os.waitpid(watcher, 0)[1]
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else FAILED
+
+
+def _watch_node(joined: int) -> None:
+    """Starts a node and watches over it; returns when the head has gone.
+
+    Args:
+        joined: Descriptor to write to when the node is there.
+
+    Raises:
+        RuntimeError: It does not start, or has ended, or there is no head.
+    """
+    processes.adopt_orphans()
+    address = os.environ["RAY_ADDRESS"]
+    host, _, port = address.rpartition(":")
+    with _at_door(host, int(port) + 1) as door:
+        vital = _start_node([f"--address={address}"])
+        door.sendall(_JOINED)
+        os.write(joined, b"1")
+        os.close(joined)
+        door.settimeout(_CHECK_S)
+        while True:
+            with contextlib.suppress(TimeoutError, socket.timeout, ConnectionError):
+                if not door.recv(1):
+                    return
+            _require(vital)
+
+
+def _at_door(host: str, port: int) -> socket.socket:
+    """The connection to the head's watcher, once the head is up."""
+    until = time.monotonic() + MEET_WITHIN_S
+    while True:
+        try:
+            door = socket.create_connection((host, port), timeout=10.0)
+            _keep_alive(door)
+            door.settimeout(max(1.0, until - time.monotonic()))
+            if door.recv(len(_UP)) == _UP:
+                return door
+            door.close()
+            said = "it ended before its head was up"
+        except OSError as error:
+            said = str(error)
+        if time.monotonic() >= until:
+            raise RuntimeError(f"the first pod does not answer at {host}:{port} after {MEET_WITHIN_S:g} s: {said}")
+        time.sleep(_RETRY_S)
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Has a connection to a machine that is gone end within half a minute."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def _start_node(where: list[str]) -> dict[int, str]:
+    """Runs `ray start` and returns the processes without which there is no node, by their pids.
+
+    Raises:
+        RuntimeError: It fails each time.
+    """
+    given = json.loads(os.environ["FAIRLEAD_RAY_NODE"])
+    options = [f"--{name}={value}" for name, value in given.items()]
+    options += [f"--node-ip-address={_own_address()}", "--disable-usage-stats", "--no-monitor"]
+    # Two nodes may share an address, so that no port is a fixed one.
+    options += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
+    # What Ray runs is no rank: it has no number, and reports for none. The cluster is told to programs alone.
+    none = (
+        "RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RAY_ADDRESS",
+        "FAIRLEAD_POD_DIR",
+        "FAIRLEAD_AGREE_PORT",
+    )
+    env = {name: value for name, value in os.environ.items() if not name.endswith(none)}
+    said = ""
+    for _ in range(MOST_STARTS):
+        ended = subprocess.run(
+            [sys.executable, "-c", _START, *where, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", check=False, env=env,
+        )  # fmt: skip
+        vital = {pid: name for pid in processes.descendants(os.getpid()) if (name := _command(pid)) in VITAL}
+        if ended.returncode == 0 and vital:
+            return vital
+        said = "\n".join(ended.stdout.strip().splitlines()[-TOLD_LINES:])
+        while left := processes.descendants(os.getpid()):
+            processes.kill(left)
+            _reap()
+            time.sleep(_RETRY_S)
+    raise RuntimeError(f"`ray start` failed {MOST_STARTS} times, at last with:\n{said}")
+
+
+# `ray start` has no cluster of several nodes where addresses are to be of loopback alone, as it is meant for laptops
+# with other systems; all else of Ray's goes by that setting.
+_START = """\
+import sys, types
+from ray.scripts import scripts
+if not scripts.ray_constants.ENABLE_RAY_CLUSTER:
+    scripts.ray_constants = types.SimpleNamespace(**{**vars(scripts.ray_constants), "ENABLE_RAY_CLUSTER": True})
+sys.argv[:1] = ["ray", "start"]
+scripts.main()
+"""
+
+
+def _own_address() -> str:
+    return os.environ.get("FAIRLEAD_POD_IP") or LOOPBACK
+
+
+def _require(vital: dict[int, str]) -> None:
+    """Takes in what has ended.
+
+    Raises:
+        RuntimeError: It is one without which there is no node.
+    """
+    for pid, status in _reap():
+        if pid in vital:
+            how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"code {os.WEXITSTATUS(status)}"
+            raise RuntimeError(f"its {vital[pid]} ended with {how}")
+
+
+def _reap() -> list[tuple[int, int]]:
+    found = []
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            found.append(ended)
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _write_token(path: str | None) -> None:
+    """Makes the secret by which the cluster knows its own, where it goes by a file; later starts have the same."""
+    if not path or os.path.exists(path):
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    made = f"{path}.{os.getpid()}"
+    with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    os.replace(made, path)
+
+
+@contextlib.contextmanager
+def _own_place() -> Iterator[str]:
+    """A short path for Ray's sockets and logs, of this start alone; removes those of starts that are over.
+
+    Whoever has one holds its lock, so that a kill at any moment leaves one that the next start removes.
+    """
+    home = os.path.join(PLACES, f"fairlead-ray-{os.getuid()}")
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    if os.stat(home).st_uid != os.getuid():
+        raise RuntimeError(f"{home} is somebody else's; have it removed")
+    os.chmod(home, 0o700)
+    name = hashlib.sha256(os.environ["FAIRLEAD_POD_UID"].encode()).hexdigest()[:10]
+    with contextlib.ExitStack() as held:
+        lock = held.enter_context(open(os.path.join(home, f"{name}.lock"), "w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for other in os.listdir(home):
+            if other.endswith(".lock") and other != f"{name}.lock":
+                _remove_if_over(home, other)
+        place = os.path.join(home, name)
+        os.makedirs(place, exist_ok=True)
+        yield place
+
+
+def _remove_if_over(home: str, lock_name: str) -> None:
+    with contextlib.suppress(OSError), open(os.path.join(home, lock_name), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(os.path.join(home, lock_name.removesuffix(".lock")), ignore_errors=True)
+        os.unlink(os.path.join(home, lock_name))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
