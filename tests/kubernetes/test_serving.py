@@ -187,7 +187,7 @@ def test_what_only_a_gateway_does_is_refused_by_the_command_where_there_is_none(
     (desk.directory / "serve.yaml").write_text(spec().replace("replicas: 2", "replicas: 0..2"))
     assert "a gateway counts requests" in desk("run", "serve.yaml", code=None).err
     (desk.directory / "serve.yaml").write_text(spec(more="model: run://train@best\n"))
-    assert "known on the machine alone" in desk("run", "serve.yaml", code=None).err
+    assert "which pods cannot look up" in desk("run", "serve.yaml", code=None).err
     assert objects(plane, "Serving", namespace) == []
 
 

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 PERSONAL = Limits(per_second=50.0, burst=200)
 """What one person's command asks of an API server at most."""
 SYNC_S = 30.0
+TRIES = 8
 SAME_S = 1.0
 LEAST_UID = 4
 """Characters of a uid that name a run."""
@@ -245,13 +246,15 @@ class UserClient:
 
     def _let_go_of_files(self, endpoint: AnyWorkload) -> None:
         """Have the files of an endpoint removed that no revision has any more."""
-        there = self._read(endpoint.spec.team, endpoint.spec.name, "Serving")
-        if there is None or there.uid != endpoint.uid or there.workload is None:
-            return
-        replicas = self._objects_of("Replica", there.namespace, "")
-        own = {each.workdir for each in replicas if each.workload is not None and each.workload.parent == there.uid}
-        codes = {spec_of(each).code for each in detail_of(there.workload).revisions}
-        luggage.let_go(self.client, there, without_unneeded(there.files, codes, own))
+        for _ in range(TRIES):  # the operator writes meanwhile
+            there = self._read(endpoint.spec.team, endpoint.spec.name, "Serving")
+            if there is None or there.uid != endpoint.uid or there.workload is None:
+                return
+            replicas = self._objects_of("Replica", there.namespace, "")
+            own = {each.workdir for each in replicas if each.workload is not None and each.workload.parent == there.uid}
+            codes = {spec_of(each).code for each in detail_of(there.workload).revisions}
+            if luggage.let_go(self.client, there, without_unneeded(there.files, codes, own)):
+                return
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
         """Return the address of an endpoint within the cluster; None where it is over or not known yet."""

@@ -132,20 +132,22 @@ def send(client: Client, spec: Spec, directory: Path, submit: Submit) -> AnyWork
     return workload
 
 
-def let_go(client: Client, endpoint: AnyObject, needed: RevisionFiles) -> None:
+def let_go(client: Client, endpoint: AnyObject, needed: RevisionFiles) -> bool:
     """Own the files of an endpoint no more that are not needed; the cluster removes those that no other run owns.
+
+    Returns False where the endpoint was no longer as it was found.
 
     Whoever is killed between the two writes leaves them until the endpoint goes.
     """
     if needed == endpoint.files or endpoint.workload is None:
-        return
+        return True
     path = objects_path(endpoint.kind, endpoint.namespace, endpoint.name)
     metadata = {"uid": endpoint.uid, "resourceVersion": str(endpoint.version), "annotations": {CODE: needed.listed()}}
     try:
         client.merge(path, {"metadata": metadata})
     except ApiError as error:
         if error.status in (404, 409):
-            return  # the next who sends files looks again
+            return False
         raise
     gone = {each.workdir for each in endpoint.files.sent} - {each.workdir for each in needed.sent}
     for name in (name for each in gone for name in part_names(each)):
@@ -153,6 +155,7 @@ def let_go(client: Client, endpoint: AnyObject, needed: RevisionFiles) -> None:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned}
         maps = f"/api/v1/namespaces/{endpoint.namespace}/configmaps"
         client.apply(f"{maps}/{name}", body, manager=_manager(endpoint.workload))
+    return True
 
 
 def is_same(annotation: str, directory: Path) -> bool:
