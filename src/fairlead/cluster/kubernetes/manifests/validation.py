@@ -379,6 +379,10 @@ _QUANTITIES = {
         f"{EVERY_AUTO}|{STEPS}|{DURATION}|{NUMBER}",
         " is neither a duration nor a number of steps nor `auto`",
     ),
+    id(kinds.DURATION_OR_STEPS): (
+        f"{STEPS}|{DURATION}|{NUMBER}",
+        " is neither a duration nor a number of steps",
+    ),
     id(kinds.GPU_COUNT): (NUMBER, " is not a number"),
 }
 
@@ -414,10 +418,11 @@ def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list
     if limits[0] is None:
         return found
     fits = f"[{value}].all(v, {_between('v', limits[0], point=True)})"
-    if kind is kinds.EVERY and limits[1] is not None:
+    if kind in (kinds.EVERY, kinds.DURATION_OR_STEPS) and limits[1] is not None:
         steps = f'int({_WORD}.find("[0-9]+"))'
-        is_auto = f"{_WORD} == {json.dumps(EVERY_AUTO)}"
-        fits = f"{is_auto} || ({matches(_WORD, STEPS)} ? {_between(steps, limits[1], point=False)} : {fits})"
+        fits = f"({matches(_WORD, STEPS)} ? {_between(steps, limits[1], point=False)} : {fits})"
+    if kind is kinds.EVERY:
+        fits = f"{_WORD} == {json.dumps(EVERY_AUTO)} || {fits}"
     return [*found, rule(f"!{reads} || {fits}", SHOWN, say(f" is out of bounds{give}"))]
 
 
