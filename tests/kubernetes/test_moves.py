@@ -7,6 +7,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.policy import pass_cache
 from fairlead.policy.disruption import defragmentation
 from fairlead.specs.overlay import overlay
 from fairlead.state.snapshot import Intent, Phase
@@ -19,7 +20,8 @@ def test_a_run_moves_for_one_that_needs_a_whole_node(
     access: Access, cluster: KubernetesCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pods of the test cluster say nothing of checkpoints.
-    monkeypatch.setattr(defragmentation, "can_resume", lambda workload: True)
+    for module in (defragmentation, pass_cache):
+        monkeypatch.setattr(module, "can_resume", lambda workload: True)
     for node in NODES:
         pinned = overlay({"spec": {"nodeSelector": {"kubernetes.io/hostname": node}}})
         cluster.submit(replace(gang(namespace, f"filler-{node}", nodes=1, gpus=5), kubernetes=pinned))

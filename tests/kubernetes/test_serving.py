@@ -161,6 +161,8 @@ def test_each_revision_serves_the_files_that_came_with_it(desk: Desk, plane: Con
         assert "web goes back to r1" in desk("rollback", "web").err
         until(lambda: [name[:7] for name in backends(plane, namespace)] == ["web-r1-"])
         assert files(backends(plane, namespace)[0]) == again
+        # Files of replicas that are there are kept until the code changes again.
+        until(lambda: len(objects(plane, "Replica", namespace)) == 1)
 
         write("three")
         assert "web serves r3" in desk("run", "code/serve.yaml").err

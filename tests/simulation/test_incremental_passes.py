@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
@@ -96,6 +96,8 @@ def drawn(seed: int, num_runs: int = 20) -> list[Arrival]:
     assumed=st.sampled_from(WORLDS),
     with_teams=st.booleans(),
 )
+# A gang that begins anew with more nodes in the pass that stops others for another run.
+@example(seed=600, policy="finish-time", assumed=WORLDS[0], with_teams=True)
 def test_the_incremental_pass_equals_the_one_from_scratch(
     seed: int, policy: str, assumed: World, with_teams: bool
 ) -> None:

@@ -179,7 +179,7 @@ class PassCache:
 
     def holder_facts(self, holders: Sequence[Workload]) -> HolderFacts:
         """Return what is known of those that ``holders`` told."""
-        least = dict[str, int]()
+        least, leaving = dict[str, int](), list(self._leaving)
         for team, priority in self._priorities:
             least[team] = min(least.get(team, priority), priority)
         if len(holders) != len(self._parts):
@@ -188,10 +188,12 @@ class PassCache:
                 if run.uid not in self._parts:
                     team = "" if is_scavenger(run.spec) else run.spec.team
                     least[team] = min(least.get(team, run.spec.priority), run.spec.priority)
+                    if makes_room(run, Code.PREEMPTED, Code.RESIZED):
+                        leaving.append(run.uid)
         return HolderFacts(
             number=len(holders),
             least=least,
-            leaving=tuple(self._leaving),
+            leaving=tuple(leaving),
             may_resume=bool(self._may_resume),
         )
 

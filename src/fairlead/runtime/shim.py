@@ -445,7 +445,7 @@ class Shim:
 
     def _reap(self) -> None:
         # Those that are found together ended by now, in no known order: a pause amid them must not make one.
-        now = time.time()
+        now, is_ending = time.time(), False
         while True:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -464,7 +464,9 @@ class Shim:
             self._usage.ended(rank, used.ru_maxrss)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             code = None if number is not None else os.WEXITSTATUS(status)
-            ended = {"rank": rank, "exit_code": code, "signal": number, "at": now}
+            # Whoever ends because another has failed comes after it, though it may be found in the same look.
+            at = max(time.time(), now + 0.001) if is_ending and _has_heeded(code, number) else now
+            ended = {"rank": rank, "exit_code": code, "signal": number, "at": at}
             is_oom = number == signal.SIGKILL and processes.num_oom_kills(self._cgroup) > self._num_oom_kills
             self._signal_group(pid, signal.SIGKILL)  # what it left in its group holds its pipes
             if self._may_return(rank, number, is_oom=is_oom):
@@ -472,9 +474,10 @@ class Shim:
                 continue
             self._exits[rank] = {**ended, "out_of_memory": is_oom}
             # A rank that honours a stop notice leaves the others their time.
-            is_heeding = self._is_stopping and (code == 143 or number == signal.SIGTERM)
+            is_heeding = self._is_stopping and _has_heeded(code, number)
             if code != 0 and not is_heeding and not self._is_taking_stacks:
                 self._end_within(min(TEARDOWN_S, self._grace_s))
+                is_ending = True
 
     def _follow_stop(self) -> None:
         stop: dict[str, Any] | None = podfiles.read_json(os.path.join(self._dir, "stop.json"))
@@ -673,6 +676,11 @@ def _lock_when_there_is_room(path: str) -> int | None:
 
 def _wake(_number: int, _frame: object) -> None:
     """The byte in the wake-up pipe is all that is wanted."""
+
+
+def _has_heeded(code: int | None, number: int | None) -> bool:
+    """Return whether a rank ended as one does that was told to stop."""
+    return number == signal.SIGTERM or code == 128 + signal.SIGTERM
 
 
 def _is_ours(pid: int) -> bool:

@@ -124,10 +124,12 @@ class EvictionPass:
         return max((holding.until for holding in held if holding is not None), default=-math.inf)
 
     def _leaving(self, holders: Sequence[Workload]) -> tuple[str, ...]:
-        if self.leaving is None and self.known is not None:
-            self.leaving = self.known.leaving
         if self.leaving is None:
-            self.leaving = tuple(each.uid for each in holders if makes_room(each, Code.PREEMPTED, Code.RESIZED))
+            before = () if self.known is None else self.known.leaving
+            others = holders if self.known is None else holders[self.known.number :]
+            self.leaving = (
+                *before, *(each.uid for each in others if makes_room(each, Code.PREEMPTED, Code.RESIZED))
+            )  # fmt: skip
         return self.leaving
 
     def may_replace(self, workload: Workload, holders: Sequence[Workload]) -> bool:
