@@ -1,5 +1,6 @@
 """Reaching into the pods of a run with `exec` and `port-forward`: real containers, through the command line."""
 
+import contextlib
 import json
 import os
 import pty
@@ -245,9 +246,11 @@ def test_the_commands_of_the_guide_reach_a_run(cluster: RealCluster, tmp_path: P
         stderr=subprocess.STDOUT, start_new_session=True,
     ) as shell:  # fmt: skip
         try:
-            assert shell.wait(60) == 0
+            code = shell.wait(60)
+            assert code == 0, (tmp_path / "said").read_text()
         finally:
-            os.killpg(shell.pid, signal.SIGTERM)  # the forwarding goes on in the background
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGTERM)  # the forwarding goes on in the background
     text = (tmp_path / "said").read_text()
     assert "Python 3" in text
     assert "what is piped in" in text
