@@ -172,7 +172,7 @@ def _added(took: list[Took], direct: list[Took], which: Literal["p50_ms", "p99_m
 
 
 def _times(took: list[Took], bare: list[Took] | None) -> float | None:
-    """How many times the bare proxy's processor time in the same round: the median."""
+    """Divide a door's processor time by the bare proxy's of the same round; the median."""
     if bare is None or not took[0].cpu_us:
         return None
     return median(door.cpu_us / of_bare.cpu_us for door, of_bare in zip(took, bare, strict=True))

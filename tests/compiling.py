@@ -39,7 +39,7 @@ def compile_new(config: pytest.Config) -> None:
 
 
 def is_compiled(file: Path) -> bool:
-    """Whether pytest has kept what it made of a file since the file was last changed."""
+    """Return whether pytest has kept what it made of a file since the file was last changed."""
     cached = Path(importlib.util.cache_from_source(str(file)))
     name = f"{cached.name.removesuffix('.pyc')}-pytest-{pytest.__version__}.pyc"
     try:

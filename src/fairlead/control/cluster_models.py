@@ -18,7 +18,7 @@ from fairlead.cluster.chosen_checkpoint import ChosenCheckpoint, choose
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.model_versions import find_version
-from fairlead.control.models import read_objective
+from fairlead.control.models import read_objective, without_metric
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, verify
@@ -77,8 +77,7 @@ def push(
     made = _of_source(cluster, source)
     told = {**made.metrics, **(metrics or {})}
     if by is not None and by[0] not in told:
-        known = f"it has: {', '.join(sorted(told))}" if told else "it has none"
-        raise Conflict(f"{source} told no {by[0]}; {known}. Give it with `--metric {by[0]}=VALUE`.")
+        raise without_metric(source, by[0], told)
     if by is None and made.objective in told and made.objective is not None and made.goal is not None:
         by = made.objective, made.goal
     return cluster.add_model(

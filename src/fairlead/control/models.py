@@ -82,9 +82,8 @@ def push(
     told = {**found.metrics, **(metrics or {})}
     by = by or found.objective
     if by is not None and by[0] not in told:
-        known = f"it has: {', '.join(sorted(told))}" if told else "it has none"
         if objective is not None:
-            raise Conflict(f"{source} told no {by[0]}; {known}. Give it with `--metric {by[0]}=VALUE`.")
+            raise without_metric(source, by[0], told)
         by = None
     root = cluster.home.artefacts
     try:
@@ -108,6 +107,12 @@ def push(
             return cluster.add_model(given)
     except OSError as error:
         raise explained(cluster.home.path, error) from error
+
+
+def without_metric(source: str, metric: str, told: Mapping[str, float]) -> Conflict:
+    """Make the refusal of a source that did not tell the metric by which versions are to compare."""
+    known = f"it has: {', '.join(sorted(told))}" if told else "it has none"
+    return Conflict(f"{source} told no {metric}; {known}. Give it with `--metric {metric}=VALUE`.")
 
 
 def promote(cluster: ModelVersions, text: str, stage: str) -> tuple[ModelVersion, ModelVersion | None]:

@@ -9,4 +9,4 @@ from pathlib import Path
 
 TEXT = (Path(__file__).parent / "static" / "style.css").read_text(encoding="utf-8")
 SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(TEXT.encode()).digest()).decode()}'"
-"""What names it in ``style-src``."""
+"""The name of it in ``style-src``."""

@@ -65,7 +65,7 @@ def needs_of(name: str) -> tuple[str, ...]:
 
 
 def returns(name: str) -> str:
-    """What a run returns: its name with what its needs returned, by which all that was handed on can be told."""
+    """The values of a run: its name with what its needs returned, by which all that was handed on can be told."""
     return f"{name}({''.join(returns(need) for need in needs_of(name) if need != 'tune')})"
 
 
@@ -285,7 +285,7 @@ class Round:
             yield f"its steps are {steps}"
 
     def _wrong_programs(self) -> Iterator[str]:
-        """What began too often or not at all: a program begins once more only where its own pod was hit."""
+        """List what began too often or not at all: a program begins once more only where its own pod was hit."""
         lines = [line.split() for line in self.log.read_text().splitlines()]
         runs = {each: f"{self.name}-{each}" for each in RUNS}
         runs |= {f"trial-{number + 1}": f"{self.name}-tune-{number}" for number in range(TRIALS)}

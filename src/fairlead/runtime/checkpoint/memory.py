@@ -179,7 +179,7 @@ class FoundInMemory:
 
 
 Holding = dict[int, list[tuple[str, frozenset[str]]]]
-"""What a node has: for each step its manifest, and the files that are there."""
+"""The content of a node: for each step its manifest, and the files that are there."""
 
 
 def open_memory(

@@ -29,7 +29,7 @@ class Source(Protocol):
 
     place: str
     shared: bool
-    """Whether every rank reads the very files of ``fetch``; else each pod fetches its own."""
+    """Says that every rank reads the very files of ``fetch``; else each pod fetches its own."""
 
     def steps(self) -> list[int]:
         """Steps of complete checkpoints, ascending."""
@@ -68,7 +68,7 @@ class Sink(Protocol):
 
     place: str
     on_each_node: bool
-    """Whether each node has a place of its own, so that its first rank does there what rank 0 does elsewhere."""
+    """Says that each node has a place of its own, so that its first rank does there what rank 0 does elsewhere."""
 
     def workplace(self, draft: Draft, rank: int) -> Path:
         """An empty directory for this rank's files."""

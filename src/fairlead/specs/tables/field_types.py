@@ -300,7 +300,6 @@ EVERY = Single(
     ),
 )
 
-
 DURATION_OR_STEPS = Single(
     what="a duration or a number of steps",
     tags=ANY,
