@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.late import IMPORTED
+
 # Thousands of interpreters start below, and compiling is half of a start: what is compiled is kept for all of them, in
 # one place of its own, so that no directory that a test looks at has it.
 BYTECODE = Path(sys.prefix) / "bytecode"
@@ -48,7 +50,7 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Have the garbage collector pass over what is there to the end: seven thousand tests, in each full collection."""
-    gc.collect()
     gc.freeze()
+    session.config.stash[IMPORTED] = frozenset(sys.modules)

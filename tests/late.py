@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+IMPORTED = pytest.StashKey[frozenset[str]]()
+"""The modules that were there once the tests had been found."""
+
 
 class Late:
     """A module that is imported at the first use of something in it.

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from fairlead.runtime.checkpoint import distcp, whole_state
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import CheckpointMismatch
 from fairlead.runtime.session import Run
-from tests.late import torch_or_skip
+from tests.late import Late, torch_or_skip
 
 pytestmark = pytest.mark.torch
 torch: Any = torch_or_skip()
+distcp: Any = Late("fairlead.runtime.checkpoint.distcp")
+whole_state: Any = Late("fairlead.runtime.checkpoint.whole_state")
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_save_in_the_background_holds_the_state_of_its_step(
         assert go.wait(20)
         return save(*args, **given)
 
-    monkeypatch.setattr(distcp, "write", late)
+    monkeypatch.setattr("fairlead.runtime.checkpoint.distcp.write", late)
     model = network(1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     extra: dict[str, Any] = {"average": torch.zeros(3)}

@@ -1,5 +1,6 @@
 """Steps of a program are counted with fake tensors, as any of its ranks."""
 
+import importlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,6 @@ from tests.late import torch_or_skip
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 torch_or_skip()
-from fairlead.runtime.parallelism.tracing import _positions_are_the_models_own  # noqa: E402 (needs torch)
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = f"{sys.executable} {ROOT / 'tests' / 'runtime' / 'tracing_program.py'}"
@@ -46,7 +46,8 @@ def test_one_rank_has_all_parameters_and_their_moments() -> None:
 def test_transformers_makes_no_mask_for_packed_sequences_while_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     masks = SimpleNamespace(find_packed_sequence_indices=lambda positions: positions)
     monkeypatch.setitem(sys.modules, "transformers.masking_utils", masks)
-    _positions_are_the_models_own()
+    tracing = importlib.import_module("fairlead.runtime.parallelism.tracing")  # which needs torch
+    tracing._positions_are_the_models_own()
     assert masks.find_packed_sequence_indices([0, 1, 0, 1]) is None
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.runtime.checkpoint.weights import read_weights
 from fairlead.runtime.errors import CheckpointMismatch
 from fairlead.runtime.session import run as open_run
-from tests.late import torch_or_skip
+from tests.late import Late, torch_or_skip
 from tests.serving.replica import Replica
 
 torch: Any = torch_or_skip()
+weights: Any = Late("fairlead.runtime.checkpoint.weights")
 pytestmark = pytest.mark.torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,25 +41,25 @@ def bias(state: dict[str, Any]) -> float:
 
 
 def test_the_newest_checkpoint_is_read_or_the_one_that_is_named(checkpoints: Path) -> None:
-    assert bias(read_weights(checkpoints)) == 2.0
-    assert bias(read_weights(checkpoints / "step-000000000001")) == 1.0
+    assert bias(weights.read_weights(checkpoints)) == 2.0
+    assert bias(weights.read_weights(checkpoints / "step-000000000001")) == 1.0
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(checkpoints: Path) -> None:
     (newest,) = (checkpoints / "step-000000000002" / "tensors").glob("*.distcp")
     data = newest.read_bytes()
     newest.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert bias(read_weights(checkpoints)) == 1.0
+    assert bias(weights.read_weights(checkpoints)) == 1.0
     with pytest.raises(ValueError, match=r"is damaged: .* differs from what was written"):
-        read_weights(checkpoints / "step-000000000002")
+        weights.read_weights(checkpoints / "step-000000000002")
 
 
 def test_what_is_not_there_is_said(checkpoints: Path) -> None:
     with pytest.raises(CheckpointMismatch, match=r"holds no module 'net'; it holds model"):
-        read_weights(checkpoints, "net")
+        weights.read_weights(checkpoints, "net")
     shutil.rmtree(checkpoints)
     with pytest.raises(FileNotFoundError, match=r"holds no complete checkpoint"):
-        read_weights(checkpoints)
+        weights.read_weights(checkpoints)
 
 
 def test_the_example_writes_text_with_what_was_trained(checkpoints: Path) -> None:
