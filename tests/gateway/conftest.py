@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from fairlead.gateway import door as door_module
-from fairlead.gateway.door import Settings, serve
+from fairlead.gateway import server
+from fairlead.gateway.door import Settings
+from fairlead.gateway.server import serve
 from tests.debian import haproxy
 from tests.gateway.parts import LIMIT_S, Door, Replica
 
@@ -35,7 +37,8 @@ def replicas() -> Iterator[Callable[..., Replica]]:
 @pytest.fixture(params=["python", "haproxy"])
 def open_door(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
     """Starts gateways of both kinds in threads of their own; each has to end in order when the test is over."""
-    monkeypatch.setattr(door_module, "_LAME_DUCK_S", 0.02)
+    for module in (door_module, server):
+        monkeypatch.setattr(module, "LAME_DUCK_S", 0.02)
     yield from _opened(tmp_path, haproxy() if request.param == "haproxy" else None)
 
 

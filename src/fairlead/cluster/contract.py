@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.runtime.rendezvous import FIRST_PORT
 from fairlead.specs.training import LISTING, Framework
-from fairlead.specs.workload import is_replica
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import Workload, is_replica
 
 if TYPE_CHECKING:
     from fairlead.specs.serving import Replica

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from fairlead.gateway import handover
-from fairlead.gateway.door import Settings, serve
+from fairlead.gateway.door import Settings
+from fairlead.gateway.server import serve
 
 FILES_BESIDE = 64
 """Open files that are no connections."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from fairlead.gateway import heads
+from fairlead.gateway import heads, upstreams
 from fairlead.gateway.access import TeamUse, team_of
 from fairlead.gateway.access_log import Entry
 from fairlead.gateway.messages import (
@@ -21,12 +21,9 @@ from fairlead.gateway.messages import (
     read_request,
     read_response,
 )
-from fairlead.gateway.services import Given, Service
+from fairlead.gateway.services import Given, Service, Table
 from fairlead.gateway.token_usage import TokenUsage
 from fairlead.gateway.wire import Lost, TooMuch, Wire
-
-if TYPE_CHECKING:
-    from fairlead.gateway.door import Door
 
 HEAD_S = 10.0
 """A head has to be complete that long after its first byte."""
@@ -44,6 +41,27 @@ _GONE = 499
 _NEVER = float("inf")
 
 
+class Gateway(Protocol):
+    """What a conversation needs of the gateway that has it; ``door.py`` says what each of these does."""
+
+    loop: asyncio.AbstractEventLoop
+    table: Table[Wire]
+    shadows: upstreams.Shadows
+    most_body: int
+    draining: bool
+
+    @property
+    def conversations(self) -> "set[Conversation]": ...
+
+    def ask_for(self, service: Service[Wire]) -> None: ...
+
+    def count_unread(self, status: int) -> None: ...
+
+    def log(self, entry: Entry) -> None: ...
+
+    def report(self, error: BaseException) -> None: ...
+
+
 class Conversation:
     """A client's connection and what is done for it.
 
@@ -52,7 +70,7 @@ class Conversation:
         busy: A request is being answered.
     """
 
-    def __init__(self, door: "Door", wire: Wire, *, remote: str | None = None, falls_back: bool = False) -> None:
+    def __init__(self, door: Gateway, wire: Wire, *, remote: str | None = None, falls_back: bool = False) -> None:
         self._door = door
         self._loop = door.loop
         self.wire = wire
@@ -279,7 +297,7 @@ class Conversation:
             usage: TokenUsage | None = None
             try:
                 try:
-                    upstream = await self._door.connect(given.replica)
+                    upstream = await upstreams.connect(given.replica)
                 except OSError as error:
                     given.replica.refused(self._loop.time())
                     entry.error = f"replica {entry.replica} takes no connection: {error}"
@@ -349,7 +367,7 @@ class Conversation:
                             given, failed=failed, duration_s=now - sent_at, response=response, now=now,
                             epoch=time.time(), abandoned=abandoned, copied=copied,
                         )  # fmt: skip
-                    self._door.give_back(given.replica, upstream, reusable=reusable)
+                    upstreams.give_back(given.replica, upstream, reusable=reusable)
                 service.release(given, self._loop.time())
 
     async def _small_body(self, request: Request, service: Service[Wire], body: Body, *, expects: bool) -> bytes | None:

@@ -2,10 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar, cast
-
-if TYPE_CHECKING:
-    from fairlead.specs.serving import Replica
+from typing import Any, Protocol, TypeVar, cast
 
 LABELS_MOST = 50
 # The variable that holds the pipeline where its driver is a pod. Here, since whoever admits a run looks for it.
@@ -32,11 +29,6 @@ class WorkloadSpec(Protocol):
 
 
 Spec = TypeVar("Spec", bound=WorkloadSpec)
-
-
-def is_replica(spec: object) -> "TypeGuard[Replica]":
-    """Tell whether a run is a replica of an endpoint, without the module of these, which few runs need."""
-    return type(spec).__name__ == "Replica"
 
 
 def renamed(spec: Spec, name: str, team: str | None = None) -> Spec:

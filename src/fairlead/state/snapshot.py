@@ -14,6 +14,7 @@ from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a dataclass takes a millisecond
     from typing_extensions import TypeVar
 
+    from fairlead.specs.serving import Replica
     from fairlead.specs.team import Team
     from fairlead.state.capacity_requests import CapacityRequest, Growth
     from fairlead.state.demand import Demand
@@ -501,6 +502,11 @@ LEAVES = (Training,)
 def is_leaf(workload: AnyWorkload) -> TypeGuard[Workload]:
     """Tell whether a workload has pods, and no children."""
     return isinstance(workload.spec, LEAVES)
+
+
+def is_replica(spec: object) -> "TypeGuard[Replica]":
+    """Tell whether a leaf is a replica of an endpoint, without the module of these, which few runs need."""
+    return type(spec).__name__ == "Replica"
 
 
 def with_requests(spec: Training, requests: Requests | None) -> Training:

@@ -30,10 +30,9 @@ from fairlead.errors import NotFound
 from fairlead.policy.kinds.failures import hung
 from fairlead.runtime.leftovers import kill_leftovers
 from fairlead.runtime.podfiles import held, is_locked, read_json, write_json
-from fairlead.specs.workload import is_replica
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload
+from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload, is_replica
 
 log = logging.getLogger(__name__)
 

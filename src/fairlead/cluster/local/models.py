@@ -3,11 +3,13 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fairlead.cluster.chosen_checkpoint import choose
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.pod_spec import checkpoint_place
-from fairlead.cluster.model_versions import find_version
+from fairlead.cluster.model_versions import ModelVersions, find_version
 from fairlead.errors import Conflict, NotFound
 from fairlead.runtime.checkpoint.directory import Directory
 from fairlead.runtime.checkpoint.store import step_name
@@ -17,8 +19,12 @@ from fairlead.specs.model_reference import FORMS, RUN_SCHEME, ModelReference, re
 from fairlead.state.models import Content, ModelVersion
 from fairlead.state.snapshot import Workload
 
-if TYPE_CHECKING:
-    from fairlead.cluster.local.cluster import LocalCluster
+
+class Machine(ClusterClient, ModelVersions, Protocol):
+    """The runs and models of this machine, and where they are."""
+
+    @property
+    def home(self) -> Home: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +54,7 @@ class ResolvedModel:
     objective: tuple[str, Goal] | None = None
 
 
-def resolve(cluster: "LocalCluster", text: str, team: str | None = None) -> ResolvedModel:
+def resolve(cluster: Machine, text: str, team: str | None = None) -> ResolvedModel:
     """The model that a reference means now.
 
     Args:
@@ -67,7 +73,7 @@ def resolve(cluster: "LocalCluster", text: str, team: str | None = None) -> Reso
     return _of_version(cluster, find_version(cluster, reference))
 
 
-def path_of(cluster: "LocalCluster", text: str, team: str | None, base: Path) -> Path:
+def path_of(cluster: Machine, text: str, team: str | None, base: Path) -> Path:
     """Find the place on this machine of a model that is given by a reference or as a path.
 
     Args:
@@ -87,7 +93,7 @@ def path_of(cluster: "LocalCluster", text: str, team: str | None, base: Path) ->
     return path
 
 
-def _of_version(cluster: "LocalCluster", version: ModelVersion) -> ResolvedModel:
+def _of_version(cluster: Machine, version: ModelVersion) -> ResolvedModel:
     kept = cluster.home.artefact(version.digest)
     if not os.path.lexists(kept):
         raise Conflict(f"The content of {version} is gone: {kept} is not there. Push it again.")
@@ -108,7 +114,7 @@ def _of_version(cluster: "LocalCluster", version: ModelVersion) -> ResolvedModel
     )
 
 
-def resolve_run(cluster: "LocalCluster", reference: ModelReference, found: Workload[Any]) -> ResolvedModel:
+def resolve_run(cluster: Machine, reference: ModelReference, found: Workload[Any]) -> ResolvedModel:
     """The checkpoint of a run that is meant, or of a sweep's best trial.
 
     Raises:
@@ -138,7 +144,7 @@ def resolve_run(cluster: "LocalCluster", reference: ModelReference, found: Workl
     )
 
 
-def _only(cluster: "LocalCluster", uid: str, root: Path, step: int) -> Path:
+def _only(cluster: Machine, uid: str, root: Path, step: int) -> Path:
     """A directory that shows one checkpoint of several, for as long as the run keeps that."""
     place = cluster.home.run(uid) / "chosen" / str(step)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from fairlead.cluster.local.store import Measured
 from fairlead.policy.kinds import idleness
-from fairlead.specs.workload import is_replica
 from fairlead.state.series import Point
-from fairlead.state.snapshot import WHOLE_MILLI, Pod, PodPhase, Workload
+from fairlead.state.snapshot import WHOLE_MILLI, Pod, PodPhase, Workload, is_replica
 from fairlead.state.system_metrics import CPU, GPU, GPU_MEMORY, MEMORY, POWER, TEMPERATURE
 
 if TYPE_CHECKING:

@@ -29,8 +29,9 @@ from fairlead.policy.disruption.preemption import RESTART_S, Victim, cost, enoug
 from fairlead.policy.placement.placement import FreeCapacity, NodeCapacity, place, shape_of, takes_pods
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.queue.dominant_shares import Capacity
+from fairlead.policy.queue.occupancy import Part
 from fairlead.policy.queue.quotas import is_scavenger
-from fairlead.policy.queue.timeline import Part, Timeline, members
+from fairlead.policy.queue.timeline import Timeline, members
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.resources import Resources
 from fairlead.state.scheduling_policy import SchedulingPolicy

@@ -16,9 +16,10 @@ from fairlead.policy.kinds.changes import stop
 from fairlead.policy.placement.placement import FreeCapacity, shape_of
 from fairlead.policy.queue import pending_reasons as explaining
 from fairlead.policy.queue.dominant_shares import asked
+from fairlead.policy.queue.occupancy import Part
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import is_scavenger, protected
-from fairlead.policy.queue.timeline import Claim, Part, Timeline
+from fairlead.policy.queue.timeline import Claim, Timeline
 from fairlead.policy.scaling import elastic
 from fairlead.specs.team import Quota
 from fairlead.state.plan import Change

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from fairlead.policy.placement.placement import NodeCapacity, shape_of
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.queue.dominant_shares import Capacity, asked, dominant_share
+from fairlead.policy.queue.occupancy import Part
 from fairlead.policy.queue.quotas import is_scavenger
-from fairlead.policy.queue.timeline import Part, Timeline, members
+from fairlead.policy.queue.timeline import Timeline, members
 from fairlead.state.snapshot import Intent, Phase, Pod, Workload
 
 # From a stop notice until the work goes on elsewhere, besides the wait for room.

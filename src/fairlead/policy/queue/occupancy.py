@@ -10,21 +10,30 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fairlead.policy.placement.node_eligibility import doors_of
 from fairlead.policy.placement.placement import NodeCapacity
 from fairlead.policy.queue.durations import Durations, kind_of
-from fairlead.policy.queue.timeline import Holding
 from fairlead.state.snapshot import Grant, Node, Pod, Workload
 
 Told = TypeVar("Told")
+Part = tuple[str, Grant]
 # An end is worked out again so long before it may change, for the sum of two times is not exact.
 EARLY_S = 1.0
 # More kinds of shapes than a queue has at a time.
 MOST_TOLD = 256
 # Sorts behind every uid.
 _LAST = "\U0010ffff"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Parts of nodes that somebody holds, and until when."""
+
+    parts: tuple[Part, ...]
+    until: float
 
 
 class Occupancy:

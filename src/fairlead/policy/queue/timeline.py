@@ -14,18 +14,15 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from fairlead.policy.placement.node_eligibility import Eligibility, doors_of
 from fairlead.policy.placement.placement import NodeCapacity, takes_pods
 from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.queue.occupancy import Holding, Occupancy, Part
 from fairlead.state.snapshot import Grant, Node, Pod
 
-if TYPE_CHECKING:
-    from fairlead.policy.queue.occupancy import Occupancy
-
 Told = TypeVar("Told")
-Part = tuple[str, Grant]
 # What a run gives back is a holding of its own; no uid ends like this.
 IN_PART = " in part"
 
@@ -47,14 +44,6 @@ class Claim:
     after: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """Parts of nodes that somebody holds, and until when."""
-
-    parts: tuple[Part, ...]
-    until: float
-
-
 @dataclass(slots=True)
 class Timeline:
     """Room now and to come, changed by whoever starts runs or makes claims.
@@ -68,7 +57,7 @@ class Timeline:
     doors: Eligibility
     holdings: dict[str, Holding] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
-    kept: "Occupancy | None" = None
+    kept: Occupancy | None = None
     _claimed: dict[str, list[tuple[Claim, Grant]]] = field(default_factory=lambda: defaultdict(list))
     # Holdings that are not as they are kept, rooms that are its own, and those of them in which it holds something.
     _changed: set[str] = field(default_factory=set)
@@ -89,7 +78,7 @@ class Timeline:
         return timeline
 
     @classmethod
-    def since(cls, kept: "Occupancy", now: float) -> "Timeline":
+    def since(cls, kept: Occupancy, now: float) -> "Timeline":
         """As ``of``, from what is kept of the same nodes and pods; it must not change while this is used."""
         return cls(now, dict(kept.rooms), kept.doors, dict(kept.holdings), kept=kept)
 

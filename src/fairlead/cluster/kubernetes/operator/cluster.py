@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, workload_kinds
@@ -56,7 +56,9 @@ from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.demand import Demand
 from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.measurements import Measurement
+from fairlead.state.partitions import PartitionStep
 from fairlead.state.plan import Change, ChildIntent, Plan, SubmitChild
+from fairlead.state.pool_demand import Standby
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import (
     AnyWorkload,
@@ -73,8 +75,6 @@ from fairlead.state.snapshot import (
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
-    from fairlead.cluster.kubernetes.operator.partitions.partition_controller import PartitionController
-    from fairlead.cluster.kubernetes.operator.placeholders.standby_controller import StandbyController
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +95,28 @@ class Refusal(StrEnum):
 
     CHILD = "ChildRefused"
     STATUS = "StatusRefused"
+
+
+class StandbyNodes(Protocol):
+    """Keeps nodes of pools ready ahead of time: ``standby`` is those that are to be ready."""
+
+    standby: tuple[Standby, ...]
+
+    def look(self, snapshot: Snapshot, now: float) -> Snapshot:
+        """Return the snapshot with what is known of the pools' nodes, and note it."""
+        ...
+
+
+class NodePartitions(Protocol):
+    """Has the GPUs of nodes partitioned anew."""
+
+    def look(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with how far nodes are that get another layout, and note it."""
+        ...
+
+    def decided(self, steps: tuple[PartitionStep, ...]) -> None:
+        """Take the steps that were decided."""
+        ...
 
 
 class KubernetesCluster:
@@ -132,8 +154,8 @@ class KubernetesCluster:
         measured_of: Callable[[Snapshot], Mapping[str, Measurement]] = lambda _: {},
         served_of: Callable[[Snapshot], Mapping[str, EngineEndpoint]] = lambda _: {},
         recommended_of: Callable[[Iterable[Workload]], tuple[Recommendation, ...]] = lambda _: (),
-        standby: "StandbyController | None" = None,
-        partitions: "PartitionController | None" = None,
+        standby: StandbyNodes | None = None,
+        partitions: NodePartitions | None = None,
     ) -> None:
         self._standby = standby
         self._partitions = partitions

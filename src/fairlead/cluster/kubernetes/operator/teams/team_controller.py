@@ -49,7 +49,7 @@ class OwnedObject:
     content: Object
 
 
-class Refusal(ClusterError):
+class TeamRefusal(ClusterError):
     """The team cannot be kept; the reason is for programs, the message for people."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -135,8 +135,8 @@ class TeamKeeper:
         now = time.time()
         try:
             mended = self._make(team)
-        except (ApiError, Refusal) as error:
-            reason = error.reason if isinstance(error, Refusal) else error.reason or "Refused"
+        except (ApiError, TeamRefusal) as error:
+            reason = error.reason if isinstance(error, TeamRefusal) else error.reason or "Refused"
             self._write(team, is_ready=False, reason=reason, message=str(error), mended=(), now=now)
             with self._lock:
                 self._retry_at[name] = now + RETRY_S
@@ -149,7 +149,7 @@ class TeamKeeper:
     def _make(self, team: TeamObject) -> tuple[str, ...]:
         """Make the team's objects what they should be; those that had been so before, and were changed."""
         if team.spec is None:
-            raise Refusal("InvalidSpec", team.problem)
+            raise TeamRefusal("InvalidSpec", team.problem)
         self._own_namespace(team.name)
         was_kept = team.is_true("Ready") and team.observed == team.generation
         rendered = render_team(team.spec, self._settings)
@@ -177,7 +177,7 @@ class TeamKeeper:
         """See to it that the namespace is the team's, or nobody's yet.
 
         Raises:
-            Refusal: It is somebody's, or is being deleted.
+            TeamRefusal: It is somebody's, or is being deleted.
         """
         try:
             content = self._client.get(f"/api/v1/namespaces/{name}")
@@ -188,13 +188,13 @@ class TeamKeeper:
         metadata = content["metadata"]
         if "deletionTimestamp" in metadata:
             message = f"namespace {name} is being deleted; when it is gone, the team gets a new one"
-            raise Refusal("NamespaceTerminating", message)
+            raise TeamRefusal("NamespaceTerminating", message)
         if (metadata.get("labels") or {}).get(names.TEAM) != name:
             message = (
                 f"a namespace {name} exists and is not this team's; `kubectl label namespace {name} "
                 f"{names.TEAM}={name}` hands it over, with default-deny network and Pod Security, or rename the team"
             )
-            raise Refusal("NamespaceTaken", message)
+            raise TeamRefusal("NamespaceTaken", message)
 
     def _remove(self, item: OwnedObject) -> None:
         path = f"/api/v1/namespaces/{item.team}/resourcequotas/{item.name}"

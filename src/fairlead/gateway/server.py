@@ -1,0 +1,119 @@
+"""The gateway's process: its sockets, haproxy before the door where there is one, and an end in order."""
+
+import asyncio
+import contextlib
+import functools
+import gc
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.gateway.admin import AdminWire
+from fairlead.gateway.door import LAME_DUCK_S, Door, Settings
+from fairlead.gateway.proxying.haproxy import TOLD, Haproxy
+from fairlead.gateway.proxying.haproxy_config import DOOR, FALLBACK
+from fairlead.gateway.proxying.proxy_log import PassedRequests
+
+
+async def serve(
+    settings: Settings, listening: socket.socket, admin: socket.socket, stop: asyncio.Event
+) -> None:  # fmt: skip
+    """Answer until `stop` is set, then drain.
+
+    Args:
+        listening: Where clients come; whoever gave it may hold it too, and then no connection is refused while one
+            gateway takes over from another.
+        admin: Where metrics are asked for.
+    """
+    loop = asyncio.get_running_loop()
+    door = Door(settings, loop)
+    door.look_at_routes()
+    entrance = Entrance(door, listening)
+    await entrance.open()
+    admin_server = await loop.create_server(lambda: AdminWire(door), sock=admin)
+    (settings.directory / TOLD).unlink(missing_ok=True)
+    front = None if settings.haproxy is None else await _put_in_front(door, settings, settings.haproxy, entrance)
+    door.tell(port=listening.getsockname()[1], admin_port=admin.getsockname()[1])
+    gc.collect()
+    gc.freeze()  # what is there now stays: collections look at requests only
+    watch = loop.create_task(door.keep_watch())
+    await stop.wait()
+    await asyncio.sleep(0)  # connections that the kernel has taken for us are taken
+    entrance.shut()
+    if front is not None:
+        front.haproxy.stop()
+    listening.close()
+    door.draining = True
+    if front is not None:
+        await front.end()
+    await door.drain()
+    admin_server.close()
+    watch.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watch
+
+
+class Entrance:
+    """The listening socket, where the door takes connections unless haproxy does."""
+
+    def __init__(self, door: Door, listening: socket.socket) -> None:
+        self.listening = listening
+        self._door = door
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Take connections."""
+        if self._server is None:
+            mine = self.listening.dup()  # a server closes its socket
+            self._server = await self._door.loop.create_server(self._door.accept, sock=mine, backlog=1024)
+
+    def shut(self) -> None:
+        """Take no more; those that are there stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+async def _put_in_front(door: Door, settings: Settings, program: Path, entrance: Entrance) -> "_Front":
+    """Let haproxy take the connections, and the door what it gives to the door."""
+    servers = []
+    for name, falls_back in ((DOOR, False), (FALLBACK, True)):
+        path = settings.directory / name
+        path.unlink(missing_ok=True)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        directory = os.open(settings.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            made.bind(f"/proc/self/fd/{directory}/{name}")  # a path of a socket has room for a hundred bytes only
+        finally:
+            os.close(directory)
+        path.chmod(0o600)
+        made.setblocking(False)
+        accept = functools.partial(door.accept_passed, falls_back=falls_back)
+        servers.append(await door.loop.create_unix_server(accept, sock=made, backlog=1024))
+    door.haproxy = Haproxy(
+        program,
+        settings.directory,
+        entrance,
+        door.table,
+        PassedRequests(door.log, door.count_unread),
+        most_connections=settings.most_connections,
+        most_body=settings.most_body,
+        grace_s=settings.grace_s,
+    )
+    return _Front(door.haproxy, door.loop.create_task(door.haproxy.run(door.report)), servers, settings.grace_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Front:
+    haproxy: Haproxy
+    task: "asyncio.Task[None]"
+    servers: list[asyncio.Server]
+    grace_s: float
+
+    async def end(self) -> None:
+        """Let it finish, with the door behind it still there."""
+        await self.task
+        await self.haproxy.end(self.grace_s, lame_duck_s=LAME_DUCK_S)
+        for server in self.servers:
+            server.close()
