@@ -1,1 +1,1 @@
-"""Money: who held which part of which node from when to when, and what that cost. Pure; no I/O, no clock here."""
+"""Accounts for usage and cost: intervals in which parts of nodes were held, and prices. Pure; no I/O, no clock."""

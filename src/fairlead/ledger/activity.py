@@ -1,4 +1,4 @@
-"""Divides a pod's life, while it held its part of a node, by what it did, without gap or overlap."""
+"""Splits the lifetime of a pod, while it held its part of a node, into uses without gap or overlap."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -8,7 +8,7 @@ from fairlead.state.snapshot import Pod, PodPhase, Progress
 
 
 def ended_ms(pod: Pod, seen: float) -> int:
-    """Return when a pod that is over ended: when its last rank did, or when it was seen where nobody knows."""
+    """Return when a terminated pod ended: the end of its last rank, or when it was observed if that is unknown."""
     last = max((each.at for each in pod.exits), default=seen)
     return milliseconds(min(max(last, pod.created_at), max(seen, pod.created_at)))
 
@@ -16,16 +16,16 @@ def ended_ms(pod: Pod, seen: float) -> int:
 def activity(
     pod: Pod, progress: Progress | None, end_ms: int, idle_ms: Mapping[int, int] | None = None
 ) -> tuple[tuple[Use, int, int], ...]:
-    """Divide the life of a pod up to its end, or up to now while it lives.
+    """Split the lifetime of a pod up to its end, or up to now while it is alive.
 
     Args:
-        progress: What its run said last, as known at that end.
-        idle_ms: By hour since 1970, for how long of it what the pod holds was measured to be idle. It is taken from the
-            time that would be productive; of an hour in which some work was lost, in proportion.
+        progress: The last report of its run, as known at that end.
+        idle_ms: Measured idle milliseconds of what the pod holds, by hour since 1970. They are subtracted from
+            productive time; in proportion where some work of the hour was lost.
 
     Returns:
-        Uses with their beginnings and ends, which together are all of it, in order. The idle part of an hour is put at
-        the end of what is productive in it.
+        Uses with their beginnings and ends, in order, which together cover the lifetime. The idle part of an hour comes
+        at the end of its productive part.
     """
     begin = milliseconds(pod.created_at)
     marks = list(_marks(pod, progress, begin, max(begin, end_ms)))
@@ -43,7 +43,7 @@ def activity(
 def _productive(
     start: int, end: int, worked: list[tuple[int, int]], idle_ms: Mapping[int, int]
 ) -> Iterator[tuple[Use, int, int]]:
-    """Divide time of work into productive and idle, hour by hour where something was measured."""
+    """Split working time into productive and idle, hour by hour where idleness was measured."""
     since = start
     for hour in range(start // HOUR_MS, -(-end // HOUR_MS)):
         low, high = max(start, hour * HOUR_MS), min(end, (hour + 1) * HOUR_MS)
@@ -59,7 +59,7 @@ def _productive(
 
 
 def _marks(pod: Pod, progress: Progress | None, begin: int, end: int) -> Iterator[tuple[Use, int]]:
-    """Each use with its beginning, rising; the last is the end."""
+    """Return each use with its beginning, in ascending order; the last is the end."""
 
     def within(seconds: float | None, low: int, otherwise: int) -> int:
         return otherwise if seconds is None else min(max(milliseconds(seconds), low), end)

@@ -1,4 +1,4 @@
-"""An amount of money divided by weights into whole micro-dollars, without remainder."""
+"""Divides an amount of money by weights into whole micro-dollars, without remainder."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 def apportion(amount: int, weights: Sequence[int]) -> list[int]:
     """Divide an amount in proportion to weights by the method of largest remainders (Hamilton's).
 
-    Each part is its exact one, rounded down or up; of equal remainders the first is rounded up. The parts sum to the
-    amount, unless all weights are zero: then there is nobody to pay, and every part is zero.
+    Each part is the exact quota rounded down or up; of equal remainders the first is rounded up. The parts sum to the
+    amount, unless all weights are zero: then every part is zero.
 
     Raises:
         ValueError: The amount or a weight is negative.

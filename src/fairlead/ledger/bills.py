@@ -1,4 +1,4 @@
-"""The bill of each node, and who pays which part of it. Money is whole micro-dollars, always."""
+"""Divides the bill of each node among its payers. Money is always whole micro-dollars."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -13,12 +13,12 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch(Generic[Key]):
-    """A time in which a node was there at one price, and what was held of it.
+    """A span in which a node existed at one price, with the parts of it that were held.
 
     Attributes:
         rate: Micro-dollars for an hour of the node.
-        rest: Who pays for what nobody held.
-        held: By payer and use, units of the node times milliseconds.
+        rest: Payer of what was not held.
+        held: Units of the node times milliseconds, by payer and use.
     """
 
     node: str
@@ -31,7 +31,7 @@ class Stretch(Generic[Key]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line(Generic[Key]):
-    """An amount that one payer pays on one node for one use.
+    """The amount that one payer pays on one node for one use.
 
     Attributes:
         unit_ms: Units of the node times milliseconds, of which ``WHOLE`` times ``HOUR_MS`` are an hour of the node.
@@ -46,23 +46,23 @@ class Line(Generic[Key]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement(Generic[Key]):
-    """All lines of some nodes; ``billed`` has the bill of each node, in micro-dollars, which its lines sum to."""
+    """All lines of some nodes; ``billed`` is the bill of each node in micro-dollars, the sum of its lines."""
 
     billed: Mapping[str, int]
     lines: tuple[Line[Key], ...]
 
     @property
     def billed_microusd(self) -> int:
-        """All nodes together."""
+        """Return the bill of all nodes together."""
         return sum(self.billed.values())
 
 
 def statement(stretches: Iterable[Stretch[Key]]) -> Statement[Key]:
-    """Add up the bill of each node and divide it among those who held it.
+    """Sum up the bill of each node and divide it among its holders.
 
-    A node's bill is its price times the time that it was there, rounded to the nearest micro-dollar once for the node.
-    It is divided by time, price and share; what nobody held is idle. Where clocks or an overbooked node have more held
-    than there was, everybody's part shrinks alike.
+    A node's bill is its price times the time for which it existed, rounded once per node to the nearest micro-dollar.
+    It is divided by time, price and share; what was not held is idle. If skewed clocks or an overbooked node make more
+    held than existed, all parts shrink in proportion.
     """
     weights: defaultdict[str, defaultdict[tuple[Key, Use], int]] = defaultdict(lambda: defaultdict(int))
     amounts: defaultdict[str, defaultdict[tuple[Key, Use], int]] = defaultdict(lambda: defaultdict(int))
@@ -94,14 +94,14 @@ def statement(stretches: Iterable[Stretch[Key]]) -> Statement[Key]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class PriceChange:
-    """From a time on an hour of a node costs so many micro-dollars; None for a node that is paid for no longer."""
+    """The price of an hour of a node in micro-dollars from a time on; None once the node is no longer paid for."""
 
     from_ms: int
     rate: int | None
 
 
 def priced_spans(changes: Sequence[PriceChange], start_ms: int, end_ms: int) -> list[tuple[int, int, int]]:
-    """Cut a window where the price changes: beginnings, ends and micro-dollars for an hour, without unpriced times."""
+    """Split a window where the price changes: beginning, end and hourly rate of each span, without unpriced ones."""
     ordered = sorted(changes, key=lambda each: each.from_ms)
     spans = []
     for index, change in enumerate(ordered):
@@ -121,12 +121,12 @@ def stretches_of(
     key: Callable[[Interval], Key],
     rest: Callable[[str], Key],
 ) -> list[Stretch[Key]]:
-    """Sum intervals up within a window, for each node and price.
+    """Sum up intervals within a window, for each node and price.
 
     Args:
-        prices: Of each node.
-        key: Who pays for an interval.
-        rest: Who pays for what nobody held of a node.
+        prices: Price changes of each node.
+        key: Returns the payer of an interval.
+        rest: Returns the payer of what was not held of a node.
     """
     by_node: defaultdict[str, list[Interval]] = defaultdict(list)
     for each in intervals:
@@ -143,7 +143,7 @@ def stretches_of(
 
 
 def cost_of(intervals: Iterable[Interval], prices: Mapping[str, Sequence[PriceChange]]) -> int | None:
-    """Return what some intervals cost, in micro-dollars; None when no price is known of any time of theirs."""
+    """Return the cost of intervals in micro-dollars; None if no price is known for any of them."""
     amount, is_priced = 0, False
     for each in intervals:
         for low, high, rate in priced_spans(prices.get(each.node, ()), each.start_ms, each.end_ms):

@@ -1,4 +1,4 @@
-"""Prices of instance types, as tables with the columns of SkyPilot's catalogue have them."""
+"""Reads prices of instance types from tables with the columns of SkyPilot's catalogue."""
 
 import csv
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ COLUMNS = ("InstanceType", "Price")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One row. Prices are micro-dollars for an hour; None where the table has none."""
+    """A row of the catalogue. Prices are micro-dollars for an hour; None where the table has none."""
 
     type: str
     region: str = ""
@@ -26,7 +26,7 @@ class Instance:
 
 
 def read_catalogue(text: str) -> tuple[Instance, ...]:
-    """Read a table; lines that begin with ``#`` say where it is from.
+    """Read a table; lines that begin with ``#`` give its source.
 
     Raises:
         ValueError: A column is missing, or a row is wrong; its line is named.
@@ -40,12 +40,12 @@ def read_catalogue(text: str) -> tuple[Instance, ...]:
 
 
 def source_of(text: str) -> str:
-    """Read what the first lines of a table say of it; empty if they say nothing."""
+    """Read the source given in the first lines of a table; empty without one."""
     return " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
 
 
 def bundled() -> str:
-    """The small table that comes with Fairlead."""
+    """Return the small table that ships with Fairlead."""
     return resources.files("fairlead.ledger").joinpath("catalogue.csv").read_text(encoding="utf-8")
 
 

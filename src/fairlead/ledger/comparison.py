@@ -1,4 +1,4 @@
-"""Cloud or own: the cheapest way to pay for nodes under a load that was recorded.
+"""Finds the cheapest mix of owned and cloud nodes for a recorded load.
 
 The load is how many nodes were busy at each time. The first node is busy most of the time, the tenth less: as levels of
 the load are nested, each level is paid for by itself, and the cheapest way for each is the cheapest mix of all. Nothing
@@ -24,7 +24,7 @@ class Payment(StrEnum):
 
     @property
     def is_fixed(self) -> bool:
-        """Paid for all the time."""
+        """Return whether it is paid for all the time, busy or not."""
         return self in (Payment.OWNED, Payment.RESERVED)
 
 
@@ -46,20 +46,20 @@ class Mix:
 
     @property
     def microusd(self) -> int:
-        """All of it."""
+        """Return the cost of all levels."""
         return sum(level.microusd for level in self.levels)
 
     def count(self, payment: Payment) -> int:
-        """Nodes that are paid for in that way."""
+        """Return the number of nodes that are paid for in that way."""
         return sum(level.payment is payment for level in self.levels)
 
 
 def level_times(changes: Sequence[tuple[int, int]]) -> list[int]:
-    """Return for each level of a load, from the first node on, how many milliseconds it was busy.
+    """Return the busy milliseconds of each level of a load, from the first node on.
 
     Args:
-        changes: Times in milliseconds with the number of nodes that are busy from then on, rising in time; after the
-            last none is.
+        changes: Times in milliseconds, ascending, with the number of nodes that are busy from then on; after the last
+            none is.
 
     Raises:
         ValueError: Times fall, or a number is negative.
@@ -75,10 +75,10 @@ def level_times(changes: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def load_of(spans: Iterable[tuple[int, int, int]], size: int = 1) -> list[tuple[int, int]]:
-    """Return how many nodes are busy from when on, of spans that each hold something.
+    """Return the number of busy nodes over time, given spans that each hold a part of a node.
 
     Args:
-        spans: Beginning and end in milliseconds, and how much is held, in units of which a node has ``size``.
+        spans: Beginning and end in milliseconds, and the amount held, in units of which a node has ``size``.
     """
     deltas: defaultdict[int, int] = defaultdict(int)
     for start, end, held in spans:
@@ -94,11 +94,11 @@ def load_of(spans: Iterable[tuple[int, int, int]], size: int = 1) -> list[tuple[
 def cheapest_mix(
     busy_ms: Sequence[int], length_ms: int, prices: dict[Payment, int], *, most: dict[Payment, int] | None = None
 ) -> Mix:
-    """Choose for each level the cheapest way to pay, within bounds on how many nodes each way has.
+    """Choose the cheapest way to pay for each level, within bounds on the number of nodes of each way.
 
     Args:
-        busy_ms: Of each level, falling; none longer than ``length_ms``.
-        most: Most nodes of a way; without one it has no bound. On-demand has none.
+        busy_ms: Busy time of each level, descending; none longer than ``length_ms``.
+        most: Maximum number of nodes of a way; unbounded without one. On-demand has none.
 
     Raises:
         ValueError: There is no price for on-demand nodes, or a level is busy longer than there was time.
@@ -131,7 +131,7 @@ def cheapest_mix(
 
 
 def break_even(fixed: int, hourly: int) -> float | None:
-    """Return the share of time from which on a node is cheaper at a fixed price than by the hour; None if never."""
+    """Return the busy share above which a node is cheaper at a fixed price than by the hour; None if it never is."""
     if fixed == 0:
         return 0.0
     return fixed / hourly if fixed <= hourly else None

@@ -1,4 +1,4 @@
-"""Costs in the columns of FOCUS, the FinOps Open Cost and Usage Specification, version 1.0 (focus.finops.org)."""
+"""Renders costs in the columns of FOCUS, the FinOps Open Cost and Usage Specification 1.0 (focus.finops.org)."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ QUANTITY = Decimal("0.000000001")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """A line of a bill, its period, and the run that pays; None for what nobody held."""
+    """A line of a bill, its period, and the run that pays; None for what was not held."""
 
     line: Line[Any]
     start: datetime
@@ -26,10 +26,10 @@ class Charge:
 
 
 def focus_row(charge: Charge, account: str) -> dict[str, str]:
-    """Return the columns of one charge; an empty text is null. ListCost is that of the price in force.
+    """Return the columns of one charge; an empty text is null. ListCost uses the price in force.
 
     Args:
-        account: Whose nodes they are, as BillingAccountId.
+        account: Owner of the nodes, as BillingAccountId.
     """
     line, holder = charge.line, charge.holder
     cost = Decimal(line.microusd) / MICROUSD

@@ -1,4 +1,4 @@
-"""Goodput of a run: the part of what its pods held that was useful, and where the rest went."""
+"""Computes the goodput of a run: the useful part of what its pods held, and the losses by cause."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -12,11 +12,11 @@ class Goodput:
     """The useful and the lost time of a run, by the intervals that its bill is made from.
 
     Attributes:
-        ratio: Productive part of all that was held, each interval weighted by its part of the node as on the bill; of
-            a run that pays for no part of its nodes, by time alone. None before it held anything. Work of pods that
-            live counts as productive until it is lost.
-        seconds: Pod-seconds by use, all uses that there were; together they are all that its pods lived.
-        waiting_s: Seconds since submission in which it held nothing: queued, between two starts, or suspended.
+        ratio: Productive part of all that was held, each interval weighted by its part of the node as on the bill; by
+            time alone for a run that pays for no part of its nodes. None before it held anything. Work of live pods
+            counts as productive until it is lost.
+        seconds: Pod-seconds by use; together they are the lifetime of all its pods.
+        waiting_s: Seconds since submission in which it held nothing: queued, between two attempts, or suspended.
     """
 
     ratio: float | None
@@ -25,11 +25,11 @@ class Goodput:
 
 
 def goodput(intervals: Iterable[Interval], *, created_at: float, until: float) -> Goodput:
-    """Add up the intervals of one run.
+    """Sum up the intervals of one run.
 
     Args:
-        created_at: When it was submitted, a Unix time.
-        until: When it was over, or now.
+        created_at: Unix time of its submission.
+        until: Unix time of its end, or now.
     """
     found = list(intervals)
     by_share = any(each.share for each in found)
@@ -48,7 +48,7 @@ def goodput(intervals: Iterable[Interval], *, created_at: float, until: float) -
 
 
 def _covered(spans: Iterable[tuple[int, int]]) -> int:
-    """Length of the union of spans."""
+    """Return the length of the union of spans."""
     total, reached = 0, None
     for start, end in sorted(spans):
         if reached is None or start > reached:

@@ -1,7 +1,7 @@
-"""Spending while nobody can read the ledger: what was known last, and what pods have held since.
+"""Estimates spending while the ledger is unreachable, from the last known amounts and the pods alive since.
 
-A limit is kept by it until the ledger is there again, which then counts exactly. A pod that ended between two looks is
-counted up to the earlier one.
+Limits are enforced by this estimate until the ledger is reachable again, which then counts exactly. A pod that ended
+between two observations is counted up to the earlier one.
 """
 
 from collections import defaultdict
@@ -15,10 +15,10 @@ HOUR_S = 3600.0
 
 
 def carried_on(known: Spending, seen: Snapshot, since: float, now: float) -> Spending:
-    """Return what is spent now, given what was spent before and the pods that hold something now.
+    """Return the spending up to now, given the last known spending and the pods that hold resources now.
 
     Args:
-        since: When ``known`` was true, in Unix seconds.
+        since: Unix time at which ``known`` was read.
     """
     nodes = {node.name: node for node in seen.nodes}
     specs = {run.uid: run.spec for run in seen.workloads}

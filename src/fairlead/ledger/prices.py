@@ -1,4 +1,4 @@
-"""Prices of nodes: dollars as people write them, and what a machine of one's own costs. Micro-dollars for an hour."""
+"""Parses prices of nodes and computes the hourly cost of owned machines, in micro-dollars for an hour."""
 
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
@@ -38,15 +38,15 @@ def discounted(rate: int, percent: Decimal) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedNode:
-    """A machine of one's own. Money is micro-dollars, power kilowatts.
+    """An owned machine. Money is micro-dollars, power kilowatts.
 
     Attributes:
-        purchase: What it cost, written off evenly over its life.
+        purchase: Purchase price, written off linearly over its lifetime.
         lifetime_years: From purchase to scrap.
-        power_kw: Drawn on average, with cooling (the data hall's PUE times the machine's own).
+        power_kw: Average draw with cooling (the machine's own times the data centre's PUE).
         per_kwh: Price of electricity.
         space_per_year: Rack, network and insurance.
-        people_per_year: Its part of those who look after it.
+        people_per_year: Its share of the staff's cost.
     """
 
     purchase: int
@@ -65,7 +65,7 @@ class OwnedNode:
 
     @property
     def terms(self) -> dict[str, int]:
-        """Micro-dollars for an hour, by what they are for; each rounded by itself, so that they sum to the rate."""
+        """Return micro-dollars for an hour by cost item; each is rounded by itself, so that they sum to the rate."""
         return {
             "purchase": _nearest(self.purchase / (self.lifetime_years * HOURS_PER_YEAR)),
             "power": _nearest(self.power_kw * self.per_kwh),
@@ -75,7 +75,7 @@ class OwnedNode:
 
     @property
     def rate(self) -> int:
-        """Micro-dollars for an hour, used or not."""
+        """Return micro-dollars for an hour, used or not."""
         return sum(self.terms.values())
 
 

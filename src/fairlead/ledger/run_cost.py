@@ -1,4 +1,4 @@
-"""The cost of one run so far and from now on, as its object tells it."""
+"""The cost of one run so far and from now on, as recorded in its object."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ class RunCost:
     """Money and time of a run at one moment.
 
     Attributes:
-        microusd: Up to then; None where no price is known of any node that it held.
-        microusd_per_hour: Of all that it holds since then.
+        microusd: Cost up to then; None if no price is known for any node that it held.
+        microusd_per_hour: Rate of all that it holds since then.
         goodput: Productive part of what it held; None before it held anything.
         seconds: Pod-seconds by use.
         waiting_s: Seconds in which it held nothing.
@@ -26,7 +26,7 @@ class RunCost:
     waiting_s: float = 0.0
 
     def microusd_at(self, now: float) -> int | None:
-        """Return what it has cost at a later time if it holds the same until then."""
+        """Return its cost at a later time, assuming that it holds the same until then."""
         if self.microusd is None and not self.microusd_per_hour:
             return None
         since_ms = max(0, milliseconds(now - self.at))

@@ -1,4 +1,4 @@
-"""Usage: parts of nodes that somebody held, and what for. Times are whole milliseconds since 1970, UTC."""
+"""Usage: intervals in which parts of nodes were held, by use. Times are whole milliseconds since 1970, UTC."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ class Use(StrEnum):
 
     The first six are of runs. ``REDONE`` is work that was lost with a pod and has to be done again; ``STALLED`` is a
     hang, or the time between a stop notice and the end in which nothing was saved; ``IDLE_IN_RUN`` is held by a run
-    that leaves its GPUs idle. The others are nobody's.
+    that leaves its GPUs idle. The others belong to no run.
     """
 
     PRODUCTIVE = "productive"
@@ -36,13 +36,13 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A run, as far as bills name it.
+    """The identity of a run on bills.
 
     Attributes:
-        uid: Of the workload.
+        uid: Uid of the workload.
         model: Its label ``model``, or else the name of the run.
-        project: Its label ``project``; empty without.
-        user: Who submitted it.
+        project: Its label ``project``; empty without one.
+        user: Submitter.
     """
 
     uid: str
@@ -54,7 +54,7 @@ class Holder:
 
     @property
     def account(self) -> str:
-        """Return its team and project, which may have budgets."""
+        """Return its team and project, each of which may have a budget."""
         return f"{self.team}/{self.project}"
 
 
@@ -63,7 +63,7 @@ class Interval:
     """A part of a node that was held for one use.
 
     Attributes:
-        holder: None for what is held by no run.
+        holder: The run; None for what no run holds.
         share: Part of the node, in units of which ``WHOLE`` make one.
     """
 
@@ -79,12 +79,12 @@ class Interval:
             raise ValueError(f"no interval: {self}")
 
     def overlap_ms(self, start_ms: int, end_ms: int) -> int:
-        """Milliseconds of it that are within other bounds."""
+        """Return the milliseconds of it that lie within other bounds."""
         return max(0, min(self.end_ms, end_ms) - max(self.start_ms, start_ms))
 
 
 def whole_holders(pods: Iterable[Pod]) -> Counter[tuple[str, str]]:
-    """Count how many live pods hold each GPU whole, by node and uuid."""
+    """Count the live pods that hold each GPU whole, by node and uuid."""
     return Counter(
         (pod.node, uuid)
         for pod in pods
@@ -111,7 +111,7 @@ def share_of(grant: Grant, node: Node, held: Mapping[tuple[str, str], int] | Non
 
 
 def divided(part: int, grant: Grant, node: str, held: Mapping[tuple[str, str], int]) -> int:
-    """Return what is left of a pod's part of a node where others hold its GPUs whole as well."""
+    """Return a pod's part of a node after sharing GPUs that other pods hold whole as well."""
     if grant.gpu_milli < WHOLE_MILLI or not grant.gpu_uuids:
         return part
     num = len(grant.gpu_uuids)
@@ -121,10 +121,10 @@ def divided(part: int, grant: Grant, node: str, held: Mapping[tuple[str, str], i
 
 
 def reshared(intervals: Iterable[Interval], changes: Sequence[tuple[int, int]]) -> list[Interval]:
-    """Divide intervals of one pod where its part of the node changed.
+    """Split intervals of one pod where its part of the node changed.
 
     Args:
-        changes: Times in milliseconds, rising, with the part from then on; before the first it is as the intervals say.
+        changes: Times in milliseconds, ascending, with the part from then on; before the first the interval's own.
     """
     found = []
     for each in intervals:
@@ -141,5 +141,5 @@ def reshared(intervals: Iterable[Interval], changes: Sequence[tuple[int, int]]) 
 
 
 def milliseconds(seconds: float) -> int:
-    """A time or a span in whole milliseconds, the nearest."""
+    """Return a time or a span in milliseconds, rounded to the nearest."""
     return round(seconds * 1000)

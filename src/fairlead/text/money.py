@@ -1,10 +1,10 @@
-"""Money as people read it."""
+"""Formats money."""
 
 MICROUSD = 1_000_000
 
 
 def describe_microusd(amount: int) -> str:
-    """Micro-dollars as dollars: in cents from a dollar on, and with as many decimals as it takes below."""
+    """Format micro-dollars as dollars: to the cent from a dollar on, with as many decimals as needed below."""
     if amount >= MICROUSD or amount == 0:
         return f"${(amount + 5_000) // 10_000 / 100:,.2f}"
     text = f"{amount / MICROUSD:.6f}".rstrip("0")

@@ -1,4 +1,4 @@
-"""Quantities as people say them, for the sentences of reasons."""
+"""Formats quantities for messages."""
 
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.resources import GpuRequest, Resources
@@ -9,7 +9,7 @@ SHARED_BY = {Sharing.MIG: "MIG", Sharing.MPS: "MPS", Sharing.TIME_SLICING: "time
 
 
 def describe_memory(num_bytes: int) -> str:
-    """Bytes in the largest binary unit that keeps it readable, such as ``1.5 GiB``."""
+    """Format bytes in the largest binary unit that keeps them readable, such as ``1.5 GiB``."""
     value = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -19,12 +19,12 @@ def describe_memory(num_bytes: int) -> str:
 
 
 def describe_cpu(milli: int) -> str:
-    """Thousandths of a core as cores, such as ``0.5 CPU``."""
+    """Format thousandths of a core as cores, such as ``0.5 CPU``."""
     return f"{milli / 1000:g} CPU"
 
 
 def describe_gpu(gpu: GpuRequest) -> str:
-    """A GPU request, such as ``8 x A100`` or ``1 GPU with at least 24 GiB``."""
+    """Describe a GPU request, such as ``8 x A100`` or ``1 GPU with at least 24 GiB``."""
     count = f"{gpu.milli / 1000:g}"
     text = f"{count} x {gpu.model}" if gpu.model else f"{count} GPU"
     if gpu.min_memory_bytes is not None:
@@ -33,7 +33,7 @@ def describe_gpu(gpu: GpuRequest) -> str:
 
 
 def describe_ways(resources: Resources) -> str:
-    """Return what follows a request for a part of a GPU, such as `` by MIG or MPS``; nothing where any way will do."""
+    """Describe how a part of a GPU may be shared, such as `` by MIG or MPS``; empty if any way will do."""
     return f" by {' or '.join(SHARED_BY[way] for way in resources.sharing)}" if resources.sharing else ""
 
 
@@ -59,18 +59,18 @@ def describe_need(spec: GangSpec) -> str:
 
 
 def describe_of_each(spec: GangSpec) -> str:
-    """Return what follows an amount that every node of a run gets; nothing where there is one node."""
+    """Return the suffix of an amount that every node of a run gets; empty for one node."""
     return "" if spec.nodes == 1 and spec.most_nodes is None else f" for each of {describe_nodes(spec)}"
 
 
 def describe_dollars(amount: float) -> str:
-    """Dollars, such as $3.50 or $0.0125; never rounded to another amount."""
+    """Format dollars exactly, such as $3.50 or $0.0125."""
     cents = f"{amount:.2f}"
     return f"${cents if float(cents) == amount else repr(float(amount))}"
 
 
 def describe_duration(seconds: float) -> str:
-    """Seconds in at most two units, such as ``3m 12s``."""
+    """Format seconds in at most two units, such as ``3m 12s``."""
     if seconds < 10:
         return f"{seconds:.3g}s"
     whole = round(seconds)
@@ -81,5 +81,5 @@ def describe_duration(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun, such as ``1 node`` or ``2 nodes``."""
+    """Format a count with its noun, such as ``1 node`` or ``2 nodes``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

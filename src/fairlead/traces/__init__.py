@@ -1,1 +1,1 @@
-"""Lists of runs with their times, read from files: what a simulation replays. Files in, frozen values out."""
+"""Reads and writes traces: lists of runs with their times, which simulations replay. Files in, frozen values out."""

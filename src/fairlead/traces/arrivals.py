@@ -8,15 +8,15 @@ from fairlead.specs.training import Training
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A run, when it is asked for and how long its work takes.
+    """A run of a trace, its time of submission and its duration.
 
     Attributes:
-        at_s: Seconds after the beginning of the trace.
-        duration_s: Seconds of work on what it asks for, alone and with nothing going wrong.
-        start_up_s: From its placement until its ranks work; None for what the simulation assumes of all.
-        checkpoint_s: How long work stands still for each regular checkpoint; None as before.
-        save_s: How long the checkpoint at a stop notice takes; None as before.
-        profile: What its iterations are made of, where that was measured.
+        at_s: Time of submission, seconds after the beginning of the trace.
+        duration_s: Seconds of work on the resources that it requests, without neighbours or failures.
+        start_up_s: Seconds from placement until its ranks work; None for the simulation's default.
+        checkpoint_s: Seconds of stall for each regular checkpoint; None for the simulation's default.
+        save_s: Seconds of the checkpoint at a stop notice; None for the simulation's default.
+        profile: Stages of its iterations, where they were measured.
     """
 
     at_s: float
@@ -29,6 +29,6 @@ class Arrival:
 
     @property
     def num_gpus(self) -> float:
-        """GPUs of the whole gang; a share of one counts as its part."""
+        """Return the GPUs of the whole gang; a share of a GPU counts as its fraction."""
         gpu = self.spec.resources.gpu
         return 0.0 if gpu is None else self.spec.nodes * gpu.num_devices * min(gpu.milli, 1000) / 1000

@@ -1,4 +1,4 @@
-"""Rows of public traces into arrivals: Microsoft's Philly, Muri, Alibaba's openb, and Shockwave."""
+"""Converts rows of public traces into arrivals: Microsoft's Philly, Muri, Alibaba's openb, and Shockwave."""
 
 import re
 from dataclasses import replace
@@ -8,9 +8,9 @@ from fairlead.traces.arrivals import Arrival
 from fairlead.traces.rows import Row, arrival_of, profile_of, seconds
 
 GPUS_PER_NODE = 8
-"""Traces of whole-GPU jobs say how many GPUs, not how many nodes; theirs had eight GPUs each."""
+"""GPUs of a node: traces of whole-GPU jobs give GPUs and no nodes, and their nodes had eight each."""
 
-# What Shockwave (NSDI'23) has in each line, between tabs; the file has no header.
+# Columns of Shockwave's files (NSDI'23), which are separated by tabs and have no header.
 SHOCKWAVE = (
     "job_type", "command", "working_directory", "steps_argument", "needs_data", "total_steps", "num_gpus", "mode",
     "weight", "deadline", "duration", "arrival",
@@ -18,9 +18,9 @@ SHOCKWAVE = (
 
 
 def of_philly(row: Row, index: int, where: str, *, unit_s: float = 1.0) -> Arrival:
-    """Jobs as in the tables made of Microsoft's Philly: num_gpu, submit_time and duration, in seconds.
+    """Convert a row of a table made from Microsoft's Philly: num_gpu, submit_time and duration, in seconds.
 
-    Where they are there, ``job_id`` names a job, and ``vc``, the virtual cluster, is its team.
+    If present, ``job_id`` names the job, and ``vc``, the virtual cluster, is its team.
     """
     return _job(
         where,
@@ -33,7 +33,7 @@ def of_philly(row: Row, index: int, where: str, *, unit_s: float = 1.0) -> Arriv
 
 
 def of_muri(row: Row, index: int, where: str) -> Arrival:
-    """The tables of Muri (SIGCOMM'22): as Philly's, in milliseconds, with what iterations are made of."""
+    """Convert a row of Muri's tables (SIGCOMM'22): as Philly's, in milliseconds, with the stages of iterations."""
     arrival = of_philly(row, index, where, unit_s=0.001)
     columns = ("iteration_time", "resource_time_0", "resource_time_1", "resource_time_2")
     measured_s = [seconds(row, column, where) * 0.001 for column in columns if row.get(column)]
@@ -41,9 +41,9 @@ def of_muri(row: Row, index: int, where: str) -> Arrival:
 
 
 def of_openb(row: Row, index: int, where: str) -> Arrival:
-    """Pods of Alibaba's openb lists (cluster-trace-gpu-v2023): shares of devices, cores, memory and models.
+    """Convert a row of Alibaba's openb pod lists (cluster-trace-gpu-v2023): shares of devices, cores, memory, models.
 
-    A pod takes from when it was scheduled, or created where it never was, until it was deleted; seconds.
+    A pod lasts from its scheduling, or its creation if it was never scheduled, to its deletion, in seconds.
     """
     began = "scheduled_time" if row.get("scheduled_time") else "creation_time"
     duration_s = seconds(row, "deletion_time", where) - seconds(row, began, where)
@@ -72,7 +72,7 @@ def of_openb(row: Row, index: int, where: str) -> Arrival:
 
 
 def of_shockwave(row: Row, index: int, where: str) -> Arrival:
-    """Jobs of Shockwave: each as long as with its first batch size, named after its model."""
+    """Convert a job of Shockwave, named after its model; its duration is that of its first batch size."""
     model = _slug(row["job_type"].partition("(")[0])
     return _job(
         where,
@@ -84,12 +84,12 @@ def of_shockwave(row: Row, index: int, where: str) -> Arrival:
 
 
 def _slug(text: str) -> str:
-    """Text as a name."""
+    """Turn a text into a valid name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:50].strip("-")
 
 
 def _job(where: str, *, num_gpus: int, at_s: float, duration_s: float, name: str, team: str = "") -> Arrival:
-    """A job of whole GPUs on as few nodes of eight as it takes."""
+    """Return the arrival of a whole-GPU job on as few nodes of eight GPUs as possible."""
     nodes = max(1, -(-num_gpus // GPUS_PER_NODE))
     return arrival_of(
         where,

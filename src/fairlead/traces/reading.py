@@ -1,9 +1,9 @@
-"""Trace files into arrivals: our own table, those of public traces by their headers, and spec files.
+"""Reads trace files: our own table, those of public traces (found by their headers), and spec files.
 
 Our own table is CSV with a header. `submit_s` and `duration_s` are required, both in seconds; `name team nodes gpu cpu
 memory priority max_duration expected_duration deadline spot max_price checkpoint_every` are as in a spec, empty where
-the spec's default holds. The rest are seconds, empty where the simulation's assumptions hold: what the run's start and
-its checkpoints take, and what its iterations are made of. Lines that begin with # say nothing.
+the spec's default holds. The rest are seconds, empty where the simulation's defaults hold: the durations of the run's
+start and of its checkpoints, and the stages of its iterations. Lines that begin with # are comments.
 """
 
 import csv
@@ -29,13 +29,13 @@ OWN_COLUMNS = ("submit_s", "duration_s", *SPEC_COLUMNS, *COST_COLUMNS, *PROFILE_
 
 
 def read_trace(path: Path) -> tuple[Arrival, ...]:
-    """The runs of a file in order of arrival.
+    """Read the runs of a file in order of arrival.
 
     A spec file (.yaml, .yml) is a trace whose runs all arrive at once, each as long as its `max_duration`. A .trace is
     Shockwave's: columns between tabs, without a header.
 
     Raises:
-        InvalidSpec: It cannot be read, or something in it is wrong; at most 20 problems are told.
+        InvalidSpec: It cannot be read, or is invalid; at most 20 problems are listed.
     """
     if path.suffix in (".yaml", ".yml"):
         return tuple(_of_spec(spec, path) for spec in load_file(path))
@@ -142,7 +142,7 @@ def _of_spec(spec: Spec, path: Path) -> Arrival:
 
 
 def with_own_names(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """A name that comes again gets a number that no other has: in a trace runs of one name may overlap."""
+    """Number repeated names, so that each is unique: in a trace runs of one name may overlap."""
     taken = {(arrival.spec.team, arrival.spec.name) for arrival in arrivals}
     seen: dict[tuple[str, str], int] = {}
     named = []

@@ -1,4 +1,4 @@
-"""Rows of a table into arrivals, whoever made the table: numbers, and quantities by the parser of specs."""
+"""Converts rows of any table into arrivals, with quantities read by the parser of specs."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def arrival_of(
     max_price: str = "",
     checkpoint_every: str = "",
 ) -> Arrival:
-    """A row through the parser of specs, so that it means what the same words mean there."""
+    """Convert a row by the parser of specs, so that each value means the same as in a spec."""
     document: dict[str, object] = {"name": name, "run": "simulated", "nodes": whole(nodes)}
     capacity: dict[str, object] = {}
     if spot:
@@ -63,7 +63,7 @@ def arrival_of(
 
 
 def profile_of(measured_s: Sequence[float], where: str) -> Profile:
-    """Divide an iteration into its parts: all of it, loading, computing and communicating, in seconds.
+    """Split an iteration into its stages: the whole, loading, computing and communicating, in seconds.
 
     Raises:
         InvalidSpec: A part is missing, or an iteration takes no time.
@@ -77,10 +77,10 @@ def profile_of(measured_s: Sequence[float], where: str) -> Profile:
 
 
 def seconds(row: Row, column: str, where: str) -> float:
-    """A number of 0 or more in a column.
+    """Return the number of 0 or more in a column.
 
     Raises:
-        InvalidSpec: It is anything else; file, line and column are told.
+        InvalidSpec: It is anything else; the message names file, line and column.
     """
     try:
         value = float(row[column])
@@ -92,7 +92,7 @@ def seconds(row: Row, column: str, where: str) -> float:
 
 
 def number(text: str) -> object:
-    """A number where it is one; anything else goes on to the parser, which says what is wrong with it."""
+    """Return a number if the text is one; otherwise the text, for which the parser raises the error."""
     try:
         found = float(text)
     except ValueError:
@@ -101,5 +101,5 @@ def number(text: str) -> object:
 
 
 def whole(text: str) -> object:
-    """A whole number where it is one; anything else goes on to the parser, which says what is wrong with it."""
+    """Return an integer if the text is one; otherwise the text, for which the parser raises the error."""
     return int(text) if text.strip().lstrip("-").isdigit() else text

@@ -1,4 +1,4 @@
-"""Arrivals as our own table: what ``reading`` reads back as the very same arrivals."""
+"""Writes arrivals as our own table, which ``reading`` reads back unchanged."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ PLAIN_COLUMNS = ("name", "team", "nodes", "priority", "max_duration", "expected_
 
 
 def write_trace(arrivals: Iterable[Arrival], comments: Iterable[str] = ()) -> str:
-    """The table, with a line of comment for each sentence; columns in which nobody says anything are left out."""
+    """Format the table, with a comment line for each sentence; columns without any value are left out."""
     rows = [_row(arrival) for arrival in arrivals]
     said = {column for column in OWN_COLUMNS if any(column in row for row in rows)}
     columns = [column for column in OWN_COLUMNS if column in said]
@@ -51,5 +51,5 @@ def _row(arrival: Arrival) -> Mapping[str, object]:
 
 
 def _number(value: float) -> str:
-    """Whole numbers without a point; others exactly."""
+    """Format integers without a decimal point, and other numbers exactly."""
     return str(int(value)) if value == int(value) else repr(value)
