@@ -32,7 +32,7 @@ class Training:
     """A training run to be submitted; takes the keys of a spec file as keyword arguments.
 
     Raises:
-        InvalidSpec: A key or value is wrong; every mistake is told at once.
+        InvalidSpec: A key or value is wrong; the message lists every mistake at once.
     """
 
     def __init__(self, **keys: Any) -> None:
@@ -47,17 +47,17 @@ class Training:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> "Training":
-        """The one training run of a file; its ``workdir`` is relative to the file."""
+        """Read the one training run of a file; its ``workdir`` is relative to the file."""
         made = cls.__new__(cls)
         made.spec = _only(read(path), os.fspath(path))
         made._directory = Path(path).parent.absolute()
         return made
 
     def plan(self, *, context: str | None = None, namespace: str | None = None) -> Admission:
-        """The spec as this machine, or a Kubernetes cluster, would run it, and what was chosen for it.
+        """Return the spec as this machine, or a Kubernetes cluster, would run it, and the choices made for it.
 
         Args:
-            context: Of the kubeconfig; with neither this nor ``namespace`` this machine is meant.
+            context: Context of the kubeconfig; with neither this nor ``namespace``, this machine is used.
 
         Raises:
             CannotFit: It would not fit even if nothing else ran.
@@ -73,7 +73,7 @@ class Training:
         """Submit it and return at once.
 
         Args:
-            context: Of the kubeconfig; with neither this nor ``namespace`` this machine is meant.
+            context: Context of the kubeconfig; with neither this nor ``namespace``, this machine is used.
 
         Raises:
             CannotFit: It would not fit even if nothing else ran.
@@ -87,7 +87,7 @@ class Training:
 
 
 class WorkloadHandle(Generic[SpecT]):
-    """A submitted workload. Belongs to one thread."""
+    """A submitted workload. Not thread-safe: use it in one thread."""
 
     def __init__(self, cluster: ClusterClient, uid: str) -> None:
         self._cluster = cluster
@@ -117,7 +117,7 @@ class WorkloadHandle(Generic[SpecT]):
         return self.workload.status
 
     def wait(self, timeout: float | None = None) -> Status:
-        """Wait for its end; the status then, or after ``timeout`` seconds."""
+        """Wait for its end and return the status then, or after ``timeout`` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
         while not is_over(self.workload) and (end is None or time.monotonic() < end):
             self._cluster.nudge()
@@ -125,23 +125,23 @@ class WorkloadHandle(Generic[SpecT]):
         return self.status
 
     def events(self) -> tuple[EventRecord, ...]:
-        """Return what happened to it, oldest first; what happened to children is told by theirs."""
+        """Return its events, oldest first; children have events of their own."""
         return self._cluster.events(self.uid)
 
     def stop(self) -> None:
-        """Stop it, and its children with it; each saves a checkpoint of the step it is at."""
+        """Stop it and its children; each saves a checkpoint of its current step."""
         self._want(Intent.STOP)
 
     def suspend(self) -> None:
-        """Stop it for now; it holds nothing until it is resumed.
+        """Suspend it; it holds no resources until it is resumed.
 
         Raises:
-            Conflict: It is over.
+            Conflict: It has finished.
         """
         self._want(Intent.SUSPEND)
 
     def delete(self) -> None:
-        """Stop it and remove all that is kept of it and its children."""
+        """Stop it, and delete its records and files and those of its children."""
         self._want(Intent.DELETE)
 
     def _want(self, intent: Intent) -> None:
@@ -151,7 +151,7 @@ class WorkloadHandle(Generic[SpecT]):
 
 
 class RunHandle(WorkloadHandle[TrainingSpec]):
-    """A submitted run. Belongs to one thread."""
+    """A submitted run. Not thread-safe: use it in one thread."""
 
     @property
     def workload(self) -> Workload:
@@ -173,19 +173,19 @@ class RunHandle(WorkloadHandle[TrainingSpec]):
         grep: str | re.Pattern[str] | None = None,
         tail: int | None = None,
     ) -> Iterator[LogLine]:
-        """Output in order of attempts and time; a line of the stream ``f`` tells what is not there any more.
+        """Yield output lines in order of attempts and time; a line of the stream ``f`` reports output no longer kept.
 
         Args:
-            follow: Go on until the run is over.
-            rank: Only this one, or these.
-            attempt: Only this attempt of the run, from 0.
-            since: Only lines from then on: a text as ``fairlead logs --since`` takes it, a Unix time or a datetime.
-            until: Only lines up to then.
-            grep: Only lines in which this regular expression is found.
-            tail: Only the last so many lines, 1 or more; when following, and those to come.
+            follow: Continue until the run has finished.
+            rank: Only lines of this rank, or of these.
+            attempt: Only lines of this attempt of the run, from 0.
+            since: Only lines from this time on: a text as for ``fairlead logs --since``, a Unix time or a datetime.
+            until: Only lines up to this time.
+            grep: Only lines that contain a match of this regular expression.
+            tail: Only the last lines, this many, 1 or more; when following, new lines too.
 
         Raises:
-            InvalidArgument: Something of that is no time, no rank, no number of lines or no regular expression.
+            InvalidArgument: An argument is no time, no rank, no number of lines or no regular expression.
         """
         ranks = None if rank is None else frozenset([rank] if isinstance(rank, int) else rank)
         if ranks is not None and min(ranks, default=0) < 0:
@@ -203,16 +203,16 @@ class RunHandle(WorkloadHandle[TrainingSpec]):
         return self._cluster.logs(self.uid, query, follow=follow)
 
     def resume(self, **changes: Any) -> None:
-        """Let a suspended, stopped or failed run go on from its newest good checkpoint.
+        """Resume a suspended, stopped or failed run from its newest verified checkpoint.
 
         Args:
-            **changes: Keys of its spec given anew, as in ``resume(resources={"memory": "2Gi"}, max_duration="2h")``.
-                What a mapping does not name stays as it is; None leaves a key out.
+            **changes: New values of spec keys, as in ``resume(resources={"memory": "2Gi"}, max_duration="2h")``.
+                Keys that a mapping does not name keep their values; None removes a key.
 
         Raises:
             InvalidSpec: A key or value is wrong; nothing was changed.
             CannotFit: With the changes it would not fit even if nothing else ran.
-            Conflict: It has succeeded, is about to have failed, or has pods and so cannot change.
+            Conflict: It has succeeded, is about to fail, or still has pods and cannot change.
         """
         if changes:
             from fairlead.control.updates import carry_out, plan_update
@@ -235,13 +235,13 @@ def _unix_time(name: str, moment: str | float | datetime | None) -> float | None
 
 
 def find(name: str, *, team: str | None = None, context: str | None = None, namespace: str | None = None) -> RunHandle:
-    """The unfinished or else newest run of that name; a uid, or the unique beginning of one, serves as well.
+    """Find the unfinished, or else the newest, run of a name; a uid or its unique prefix works as well.
 
     Args:
-        context: Of the kubeconfig; with neither this nor ``namespace`` this machine is meant.
+        context: Context of the kubeconfig; with neither this nor ``namespace``, this machine is used.
 
     Raises:
-        NotFound: Nothing of that name.
+        NotFound: No run has that name.
     """
     cluster = open_named(context, namespace)
     try:
@@ -252,7 +252,7 @@ def find(name: str, *, team: str | None = None, context: str | None = None, name
 
 
 def submit(cluster: ClusterClient, admitted: Admission[AnySpec]) -> Workload[AnySpec]:
-    """Submit an admitted spec and see that somebody looks after it. A name that a finished run has gets a number."""
+    """Submit an admitted spec and start a supervisor if needed. A name that a finished run has gets a number."""
     # An endpoint keeps its address, and with it its name.
     is_endpoint = type(admitted.spec).__name__ == "Serving"
     spec = admitted.spec if is_endpoint else renamed(admitted.spec, free_name(cluster, admitted.spec))
@@ -262,15 +262,15 @@ def submit(cluster: ClusterClient, admitted: Admission[AnySpec]) -> Workload[Any
 def read(
     path: str | os.PathLike[str], changed: "Callable[[Pipeline], Pipeline] | None" = None
 ) -> tuple[WorkloadSpec, ...]:
-    """Every workload of a file; of each pipeline the run that carries it out.
+    """Read every workload of a file; each pipeline becomes the run that executes it.
 
     Args:
-        changed: What to make of each pipeline first; None for nothing.
+        changed: Changes each pipeline first; None for no change.
 
     Raises:
-        InvalidSpec: Something in it is wrong.
+        InvalidSpec: A document of it is invalid.
         NotFound: There is no such file.
-        Conflict: It holds something that this cluster has no use for.
+        Conflict: It has a kind that this cluster does not support.
     """
     from fairlead.specs.formats.reading import load_file
 
@@ -283,10 +283,10 @@ def read(
 def only_workloads(
     specs: tuple["Spec", ...], source: str, changed: "Callable[[Pipeline], Pipeline] | None" = None
 ) -> tuple[WorkloadSpec, ...]:
-    """The specs of a source, each of which has to be a workload, or a pipeline, which becomes one.
+    """Return the specs of a source, each of which must be a workload, or a pipeline, which becomes one.
 
     Raises:
-        Conflict: One is something that this cluster has no use for.
+        Conflict: One has a kind that this cluster does not support.
     """
     workloads: list[WorkloadSpec] = []
     others = []

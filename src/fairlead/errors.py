@@ -4,13 +4,13 @@ FairleadError
   InvalidSpec        a spec file or a value in it breaks a rule
   CannotFit          no node, even an empty one, can hold the workload
   InvalidArgument    an argument of the Python API is none of those allowed; also a ValueError
-  UnknownModel       a model's description says too little, or no formula covers it
+  UnknownModel       a model's description is incomplete, or no formula covers it
   NotFound           no workload of that name
   NameTaken          an unfinished workload has that name already
   Conflict           the workload's state does not allow what was asked
   ClusterError       the cluster itself is in trouble (database, supervisor, control plane)
     NotAllowed       the user's account lacks a right there
-    NoRoom           what has to be kept cannot be, until there is room on the disk
+    NoRoom           the state cannot be written until there is room on the disk
   RuntimeFault       the in-pod library was misused or cannot do what was asked
 
 Each message is complete in itself: what was given, what is allowed, how to fix it. The command line prints it as it is.
@@ -22,7 +22,7 @@ class FairleadError(Exception):
 
 
 class InvalidSpec(FairleadError):
-    """A spec is wrong; ``problems`` holds every mistake that was found, one line each."""
+    """A spec is invalid; ``problems`` lists every mistake, one line each."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("\n".join(problems))
@@ -38,7 +38,7 @@ class InvalidArgument(FairleadError, ValueError):
 
 
 class UnknownModel(FairleadError):
-    """A description of a model does not say enough, or describes what no formula covers."""
+    """The description of a model is incomplete, or no formula covers it."""
 
 
 class NotFound(FairleadError):
@@ -54,7 +54,7 @@ class Conflict(FairleadError):
 
 
 class ClusterError(FairleadError):
-    """The cluster cannot do its part."""
+    """The cluster itself is in trouble: its database, supervisor or control plane."""
 
 
 class NotAllowed(ClusterError):
@@ -62,7 +62,7 @@ class NotAllowed(ClusterError):
 
 
 class NoRoom(ClusterError):
-    """Nothing more can be kept where the cluster keeps its state: the disk, the quota or the inodes are used up."""
+    """The cluster cannot write its state: the disk, the quota or the inodes are used up."""
 
 
 class RuntimeFault(FairleadError):

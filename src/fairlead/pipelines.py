@@ -1,4 +1,4 @@
-"""From Python: ``fairlead.Pipeline("churn", [prepare, train]).run()`` of functions with ``@fairlead.step``."""
+"""Pipelines in Python: ``fairlead.Pipeline("churn", [prepare, train]).run()`` of functions with ``@fairlead.step``."""
 
 import inspect
 import json
@@ -26,7 +26,7 @@ Function = Callable[..., Any]
 
 
 class Pipeline:
-    """Functions that are steps, each of which needs those that its parameters name.
+    """A pipeline of functions, each of which needs the steps that its parameters name.
 
     Args:
         steps: Functions with ``@fairlead.step``, each at the top level of a file.
@@ -60,7 +60,7 @@ class Pipeline:
         Raises:
             CannotFit: A run of it would not fit even if nothing else ran.
             NameTaken: An unfinished workload has its name.
-            Conflict: It is called within one of its own steps.
+            Conflict: It is called from one of its own steps.
         """
         if "FAIRLEAD_STEP" in os.environ:
             raise Conflict(
@@ -73,10 +73,10 @@ class Pipeline:
 
 
 class PipelineHandle(WorkloadHandle[WorkloadSpec]):
-    """A submitted pipeline. Belongs to one thread."""
+    """A submitted pipeline. Not thread-safe: use it in one thread."""
 
     def tasks(self) -> list[Task]:
-        """Its steps, or the items of those that are fanned out, with their phases, and why they are in them."""
+        """Return its steps, or the items of fanned-out steps, with their phases and reasons."""
         workload = self.workload
         pipeline = pipeline_of(workload.spec)
         if pipeline is None:
@@ -85,10 +85,10 @@ class PipelineHandle(WorkloadHandle[WorkloadSpec]):
         return [task for tasks in progress.steps.values() for task in tasks]
 
     def result(self, step: str) -> Any:
-        """Return what a function returned; of one that is fanned out a list.
+        """Return the value that a function returned; a list for a fanned-out one.
 
         Raises:
-            NotFound: It has not, or there is no such step.
+            NotFound: It has not returned yet, or there is no such step.
         """
         tasks = [task for task in self.tasks() if task.step == step]
         if not tasks or any(RESULT not in task.outputs for task in tasks):
@@ -99,7 +99,7 @@ class PipelineHandle(WorkloadHandle[WorkloadSpec]):
         return values[0] if tasks[0].index is None else values
 
     def resume(self) -> None:
-        """Let a suspended, stopped or failed pipeline go on; what succeeded is not run again."""
+        """Resume a suspended, stopped or failed pipeline; succeeded steps are not run again."""
         self._want(Intent.RUN)
 
 
@@ -130,7 +130,7 @@ def _described(function: Function, known: dict[str, dict[str, Any]], workdir: Pa
 
 
 def _list_of(keys: dict[str, Any]) -> str | None:
-    """Return the step whose list a function is called for each item of; None where it is called once."""
+    """Return the step over whose list a function is fanned out; None for one that is called once."""
     given = keys.get("each_of")
     if given is None:
         return None

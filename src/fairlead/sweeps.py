@@ -20,7 +20,7 @@ class Sweep:
     """A search over parameters to be submitted; takes the keys of a spec file as keyword arguments.
 
     Raises:
-        InvalidSpec: A key or value is wrong; every mistake is told at once.
+        InvalidSpec: A key or value is wrong; the message lists every mistake at once.
     """
 
     def __init__(self, **keys: Any) -> None:
@@ -38,7 +38,7 @@ class Sweep:
         """Submit it and return at once.
 
         Args:
-            context: Of the kubeconfig; with neither this nor ``namespace`` this machine is meant.
+            context: Context of the kubeconfig; with neither this nor ``namespace``, this machine is used.
 
         Raises:
             CannotFit: A trial would not fit even if nothing else ran.
@@ -49,42 +49,42 @@ class Sweep:
 
 
 class SweepHandle(WorkloadHandle[SweepSpec]):
-    """A submitted sweep. Belongs to one thread."""
+    """A submitted sweep. Not thread-safe: use it in one thread."""
 
     def trials(self) -> list[TrialRecord]:
-        """Its trials by number: values, state, the last value of the objective and the step that they came to."""
+        """Return its trials by number: parameters, state, last value of the objective, and last step."""
         return trials_in(self._cluster, self.workload)
 
     def best(self) -> TrialRecord:
-        """The trial with the best value of those that succeeded.
+        """Return the succeeded trial with the best value.
 
         Raises:
-            NotFound: None has yet, or the sweep has no objective.
+            NotFound: No trial has succeeded yet, or the sweep has no objective.
         """
         return best_of(self.workload, self.trials())
 
     def front(self) -> list[TrialRecord]:
-        """The trials of several objectives that succeeded and that no other beats, by their first objective.
+        """Return the Pareto front of a sweep with several objectives: succeeded trials, sorted by the first objective.
 
         Raises:
-            NotFound: None has yet, or the sweep does not have several objectives.
+            NotFound: No trial has succeeded yet, or the sweep does not have several objectives.
         """
         return front_of(self.workload, self.trials())
 
     def resume(self) -> None:
-        """Let a suspended, stopped or failed sweep go on, and those trials that failed or were stopped with it."""
+        """Resume a suspended, stopped or failed sweep, with the trials that failed or were stopped with it."""
         self._want(Intent.RUN)
 
 
 def trials_in(cluster: ClusterClient, sweep: Workload[SweepSpec]) -> list[TrialRecord]:
-    """The trials of a sweep by number."""
+    """Return the trials of a sweep by number."""
     prefix = child_name(sweep, "")
     children = {child.spec.name.removeprefix(prefix): child for child in cluster.children(sweep.uid)}
     return trials_of(sweep, Family(children=children))
 
 
 def best_of(sweep: Workload[SweepSpec], trials: list[TrialRecord]) -> TrialRecord:
-    """The best trial of those that succeeded.
+    """Return the best succeeded trial.
 
     Raises:
         NotFound: There is none.
@@ -101,10 +101,10 @@ def best_of(sweep: Workload[SweepSpec], trials: list[TrialRecord]) -> TrialRecor
 
 
 def front_of(sweep: Workload[SweepSpec], trials: list[TrialRecord]) -> list[TrialRecord]:
-    """The trials that succeeded and that no other beats.
+    """Return the succeeded trials that no other dominates.
 
     Raises:
-        NotFound: There is none, or it does not have several objectives.
+        NotFound: There is none, or the sweep does not have several objectives.
     """
     name = sweep.spec.name
     if not sweep.spec.objectives:
