@@ -1,1 +1,1 @@
-"""The page of a cluster in a browser, rendered here and kept up to date. It reads only, and decides nothing."""
+"""The web page of a cluster, rendered on the server and kept up to date. Read-only; makes no decisions."""

@@ -1,4 +1,4 @@
-"""The addresses of the page and the views behind them."""
+"""Routes addresses of the page to views."""
 
 import re
 from collections.abc import Callable
@@ -38,10 +38,10 @@ _RUN = re.compile(r"/runs/([0-9a-zA-Z][0-9a-zA-Z.-]{0,200})")
 
 
 def split(address: str) -> tuple[str, dict[str, str]]:
-    """The path of an address and its query.
+    """Split an address into path and query.
 
     Raises:
-        BadRequest: It is none of this page.
+        BadRequest: It is not an address of this page.
     """
     if len(address) > MOST_ADDRESS:
         raise BadRequest(f"The address has {len(address)} characters; at most {MOST_ADDRESS} are read.")
@@ -56,11 +56,11 @@ def split(address: str) -> tuple[str, dict[str, str]]:
 
 
 def answer(path: str, question: Question) -> Answer:
-    """Answer with what a view shows.
+    """Return the content of the view at an address.
 
     Raises:
-        BadRequest: The query asks for what there is not.
-        Missing: There is nothing at the path.
+        BadRequest: The query has a value that does not exist.
+        Missing: No view is at the path.
     """
     view = VIEWS.get(path)
     if view is not None:

@@ -1,4 +1,4 @@
-"""The bills that the page shows: those of ``fairlead cost``."""
+"""Reads the bills for the page, the same as ``fairlead cost`` prints."""
 
 from fairlead.cluster.ledger_tables import Grouping, Payer
 from fairlead.cluster.local.cluster import LocalCluster
@@ -8,7 +8,7 @@ from fairlead.web.view import Question
 
 
 def bill_of(question: Question, by: Grouping, since: float) -> Statement[Payer] | None:
-    """Return the bills up to now, by who pays; None where no price is set or no costs are kept."""
+    """Return the bills up to now by payer; None if no price is set or no costs are recorded."""
     cluster = question.cluster
     if isinstance(cluster, LocalCluster) and not cluster.prices():
         return None
@@ -19,5 +19,5 @@ def bill_of(question: Question, by: Grouping, since: float) -> Statement[Payer] 
 
 
 def is_local(question: Question) -> bool:
-    """Tell whether prices are set on this machine, and not by those who run a cluster."""
+    """Return whether prices are set on this machine rather than by the operator of a cluster."""
     return isinstance(question.cluster, LocalCluster)

@@ -1,4 +1,4 @@
-"""Curves of metrics over steps or time, as inline SVG that takes its colours from the page."""
+"""Draws curves of metrics over steps or time as inline SVG that takes its colours from the page."""
 
 import math
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ MOST_POINTS = 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A metric to be drawn.
+    """A drawn metric.
 
     Attributes:
         path: The ``d`` of an SVG path within ``WIDTH`` x ``HEIGHT``; empty without any finite value.
         grid: Heights of horizontal lines with their labels.
-        first: The left end of its axis.
-        last: The right end of its axis, with the axis' unit.
+        first: Label of the left end of the axis.
+        last: Label of the right end of the axis, with the unit.
         newest: The last value.
-        summary: The curve in words.
+        summary: A description of the curve for screen readers.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Curve:
 
 
 def curve(name: str, points: Sequence[Point]) -> Curve:
-    """Draw the points, in the order in which they came; over steps where every one of them has a step."""
+    """Draw points in order of arrival; over steps if every point has a step, else over time."""
     known = thinned([point for point in points if math.isfinite(point.value)], MOST_POINTS)
     if not known:
         return Curve(name=name, path="", grid=(), first="", last="", newest="-", summary="no finite value")
@@ -69,7 +69,7 @@ def curve(name: str, points: Sequence[Point]) -> Curve:
 
 
 def short(value: float) -> str:
-    """A number in at most four digits."""
+    """Format a number in at most four digits."""
     return f"{value:,.0f}" if value == int(value) and abs(value) < 1e6 else f"{value:.4g}"
 
 

@@ -1,4 +1,4 @@
-"""Estimates starts by the queue as it looks from here, found seldom enough to be cheap."""
+"""Estimates starts of pending runs from the queue, at a bounded cost."""
 
 from fairlead.errors import NotAllowed
 from fairlead.policy.queue.start_outlook import Outlook, outlook
@@ -7,25 +7,25 @@ from fairlead.web.view import Question
 
 
 def snapshot_of(question: Question) -> Snapshot:
-    """Take a snapshot as a loop would see it now.
+    """Take a snapshot as the control loop would see it now.
 
     Raises:
-        NotAllowed: Not ours to see.
+        NotAllowed: The reader may not see the whole cluster.
     """
     return question.paced.value("snapshot", question.cluster.snapshot)
 
 
 def outlook_of(question: Question) -> Outlook:
-    """The decisions that come next, as ``fairlead queue`` tells them.
+    """Return the forecast of the next decisions, the same as ``fairlead queue`` prints.
 
     Raises:
-        NotAllowed: The whole cluster is not ours to see.
+        NotAllowed: The reader may not see the whole cluster.
     """
     return question.paced.value("outlook", lambda: outlook(question.cluster.snapshot(), question.now))
 
 
 def expected_starts(question: Question) -> dict[str, float]:
-    """Latest starts as Unix times, by uid, of runs that wait; nothing where the whole cluster is not ours to see."""
+    """Return latest starts of pending runs as Unix times by uid; empty if the reader may not see the whole cluster."""
     try:
         told = outlook_of(question)
     except NotAllowed:

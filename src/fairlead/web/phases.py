@@ -1,11 +1,11 @@
-"""The shapes of states: each is told apart by its outline and its word, and only then by its colour."""
+"""Icons of states, which differ by outline and word, not by colour alone."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Shape(NamedTuple):
-    """An SVG path within 12 x 12, and the class that colours it."""
+    """An SVG path within 12 x 12 and its colour class."""
 
     path: str
     tone: str
@@ -38,5 +38,5 @@ _SHAPES: Mapping[str, Shape] = {
 
 
 def shape_of(state: str) -> Shape:
-    """The shape of a state of a workload, a pod, a trial, a step or a run of a fleet; a dash for an unknown word."""
+    """Return the icon for a state of a workload, pod, trial, step or run of a fleet; a dash for an unknown state."""
     return _SHAPES.get(state[:1].upper() + state[1:], _UNKNOWN)

@@ -1,4 +1,4 @@
-"""Threads that read the cluster for the page; each has it to itself, since no instance is for two threads."""
+"""Threads that read the cluster for the page; each opens its own, since instances are not thread-safe."""
 
 import threading
 import time
@@ -19,11 +19,11 @@ PATIENCE_S = 5.0
 
 
 class Readers:
-    """Reads and renders.
+    """Reads the cluster and renders views in a pool of threads.
 
     Args:
-        open_cluster: Opens the cluster anew, for one thread.
-        reader: Name of who reads, where the page asks for it.
+        open_cluster: Opens the cluster for one thread.
+        reader: Name of the signed-in reader, if the page requires signing in.
     """
 
     def __init__(self, open_cluster: Callable[[], PagedClient], reader: str | None = None) -> None:
@@ -33,7 +33,7 @@ class Readers:
         self.threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reader")
 
     def look(self, address: str) -> tuple[int, Rendered]:
-        """Read what there is to see at an address, and the status of HTTP that says so. Runs in one of the threads."""
+        """Read the view at an address; return it with its HTTP status. Runs in one of the threads."""
         now = time.time()
         try:
             path, query = split(address)
@@ -49,7 +49,7 @@ class Readers:
             return 503, refusal("Not to be read now", str(error))
 
     def page(self, address: str) -> tuple[int, str]:
-        """The whole page at an address, and its status. Runs in one of the threads."""
+        """Render the whole page at an address; return it with its HTTP status. Runs in one of the threads."""
         status, seen = self.look(address)
         try:
             cluster, _ = self._cluster()
@@ -59,14 +59,14 @@ class Readers:
         return status, seen.page(urlsplit(address).path, trouble, self._reader)
 
     def close(self) -> None:
-        """End the threads; what they still do is done first."""
+        """Finish the requests under way and stop the threads."""
         together = threading.Barrier(NUM_THREADS)
         for _ in range(NUM_THREADS):
             self.threads.submit(self._let_go, together)
         self.threads.shutdown(wait=True)
 
     def _let_go(self, together: threading.Barrier) -> None:
-        """Close what one thread has opened; each thread does, since none goes on before all are here."""
+        """Close the cluster of one thread; a barrier makes each thread do so once."""
         with suppress(threading.BrokenBarrierError):
             together.wait(PATIENCE_S)
         if hasattr(self._own, "cluster"):
@@ -79,10 +79,10 @@ class Readers:
 
 
 class Watcher:
-    """Tells of changes of the cluster while somebody wants to know, from a thread of its own.
+    """Watches the cluster for changes in a thread of its own while pages are open.
 
     Args:
-        tell: Called from that thread when something has changed.
+        tell: Called from that thread after a change.
     """
 
     def __init__(self, open_cluster: Callable[[], PagedClient], tell: Callable[[], None]) -> None:
@@ -94,14 +94,14 @@ class Watcher:
         self._thread.start()
 
     def want(self, is_wanted: bool) -> None:
-        """Look for changes from now on, or no more."""
+        """Start or stop watching."""
         if is_wanted:
             self._is_wanted.set()
         else:
             self._is_wanted.clear()
 
     def close(self) -> None:
-        """End the thread, which takes a second at most."""
+        """Stop the thread; takes a second at most."""
         self._is_over = True
         self._is_wanted.set()
         self._thread.join(timeout=3 * WAIT_S)

@@ -1,4 +1,4 @@
-"""Answers as HTML: the templates with their filters, and what of a page a change of content is told by."""
+"""Renders views as HTML by templates with their filters, and computes digests by which changes are detected."""
 
 import hashlib
 import re
@@ -27,11 +27,11 @@ _CLOCK = re.compile(r"<time[^>]*>[^<]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """A page in its two forms.
+    """A rendered view.
 
     Attributes:
-        main: What is within ``<main>``, which is all that changes while it is open.
-        digest: Another one whenever more than a running clock has changed.
+        main: Content of ``<main>``, the only part that changes while the page is open.
+        digest: Changes whenever more than a running clock has changed.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Rendered:
     look_again_s: float
 
     def page(self, path: str, trouble: str | None, reader: str | None = None) -> str:
-        """The whole page; a reader that is named may sign out."""
+        """Render the whole page; with a named reader it has a button to sign out."""
         return environment().get_template("page.html").render(
             title=self.title, main=Markup(self.main), digest=self.digest, path=path, trouble=trouble, menu=MENU,
             reader=reader, style=Markup(stylesheet.TEXT), script=version("app.js"),
@@ -48,32 +48,32 @@ class Rendered:
 
 
 def render(answer: Answer, now: float) -> Rendered:
-    """An answer as HTML."""
+    """Render a view."""
     main = environment().get_template(answer.template).render(**answer.values, now=now)
     digest = hashlib.sha256(_CLOCK.sub("", main).encode()).hexdigest()[:16]
     return Rendered(title=one_line(answer.title), main=main, digest=digest, look_again_s=answer.look_again_s)
 
 
 def refusal(title: str, message: str) -> Rendered:
-    """Render why there is nothing to see."""
+    """Render the reason for an error."""
     main = environment().get_template("refusal.html").render(title=title, message=message)
     return Rendered(title=title, main=main, digest="", look_again_s=60.0)
 
 
 def sign_in(message: str | None) -> str:
-    """The page on which somebody says who they are."""
+    """Render the sign-in page."""
     return environment().get_template("sign_in.html").render(message=message, style=Markup(stylesheet.TEXT))
 
 
 @cache
 def version(file: str) -> str:
-    """A few letters that change with the content of a static file."""
+    """Return a short hash of a static file, for cache busting."""
     return hashlib.sha256((HERE / "static" / file).read_bytes()).hexdigest()[:12]
 
 
 @cache
 def environment() -> Environment:
-    """The templates. Everything that they print is escaped, and spelled out where it would not be seen."""
+    """Return the template environment. All output is escaped, and control characters are made visible."""
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -96,7 +96,7 @@ def _finalize(value: Any) -> Any:
 
 
 def _clock(at: float, now: float, *, seconds: bool = False) -> Markup:
-    """A time of today as a time, any other with its day."""
+    """Format a time of today without its day, any other with it."""
     local = time.localtime(at)
     today = time.localtime(now)[:3] == local[:3]
     form = ("%H:%M:%S" if seconds else "%H:%M") if today else ("%F %T" if seconds else "%F %H:%M")
@@ -106,7 +106,7 @@ def _clock(at: float, now: float, *, seconds: bool = False) -> Markup:
 
 
 def _duration(seconds: float, *, running: bool = False) -> Markup:
-    """A span of time; one that goes on is counted up by the page."""
+    """Format a duration; the page's script counts a running one up."""
     told = describe_duration(seconds if seconds < 1 else float(round(seconds)))
     if not running:
         return escape(told)

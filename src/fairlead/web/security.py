@@ -45,9 +45,9 @@ def is_known_host(header: str | None) -> bool:
 
 
 def is_own_site(headers: Mapping[str, str]) -> bool:
-    """Return whether a request comes from the page itself, from a person or from no browser, by the browser's own word.
+    """Return whether a request comes from the page itself, from the address bar or from no browser (Fetch metadata).
 
-    A link from elsewhere may lead here; nothing of here may be loaded into another page.
+    Links from other sites may lead here; other sites may not embed or load anything from here.
     """
     if headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
         return True
@@ -55,7 +55,7 @@ def is_own_site(headers: Mapping[str, str]) -> bool:
 
 
 def is_own_form(headers: Mapping[str, str]) -> bool:
-    """Return whether a form was sent by the page itself, by the browser's own word, or by no browser."""
+    """Return whether a form was sent by the page itself, by its Origin header, or by no browser."""
     if headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         return False
     origin = headers.get("Origin")
@@ -63,11 +63,11 @@ def is_own_form(headers: Mapping[str, str]) -> bool:
 
 
 def is_known_user(peer: tuple[str, int] | None, own: tuple[str, int] | None) -> bool:
-    """Return whether a connection over loopback is of our user or of root; True where this machine cannot tell.
+    """Return whether a loopback connection belongs to our user or root; True if the system does not tell.
 
     Args:
-        peer: Address and port of the other end, as our socket says.
-        own: The same of our end.
+        peer: Address and port of the client.
+        own: Address and port of the server.
     """
     if peer is None or own is None or not sys.platform.startswith("linux"):
         return True

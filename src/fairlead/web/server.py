@@ -1,7 +1,7 @@
-"""The page over HTTP: whole views, the same kept up to date by server-sent events, and static files. It only reads.
+"""Serves the page over HTTP: views, their updates by server-sent events, and static files. Read-only.
 
-On this machine it is for the user who started it. With an `Admission` it listens to others too, and shows nothing to
-whoever has not said who they are.
+On this machine it serves only the user who started it. With an `Admission` it serves other readers too, once they have
+signed in.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from fairlead.web.visitors import (
 MOST_STREAMS = 64
 # After a change was shown the next one is shown this much later at the earliest.
 LEAST_S = 0.4
-# A line that says nothing, by which a connection that is gone is noticed.
+# Interval of comment lines, by which closed connections are noticed.
 HEARTBEAT_S = 15.0
 # An open page waits so long when the cluster cannot be asked who its reader is.
 ASK_AGAIN_S = 5.0
@@ -46,11 +46,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Page:
-    """The application.
+    """The web application.
 
     Args:
-        open_cluster: Opens the cluster anew, for one thread.
-        admission: For a page that asks who reads, which opens the cluster in another way.
+        open_cluster: Opens the cluster for one thread.
+        admission: Authenticates readers, and opens the cluster with their rights; None without signing in.
     """
 
     def __init__(self, open_cluster: Callable[[], PagedClient], admission: Admission | None = None) -> None:
@@ -59,7 +59,7 @@ class Page:
         self._alone: Visitor | None = None
 
     def application(self) -> web.Application:
-        """The application, to be served by aiohttp."""
+        """Return the aiohttp application."""
         app = web.Application(middlewares=[self._guard], client_max_size=2 * MOST_TOKEN)
         app.router.add_get("/live", self._live)
         for name in STATIC:
@@ -99,7 +99,7 @@ class Page:
             await self._alone.close()
 
     async def _visitor(self, request: web.Request) -> Visitor | web.Response:
-        """Find the visitor who asks, or the answer to somebody who may not."""
+        """Return the visitor of a request, or the response that refuses it."""
         if self._visitors is None:
             assert self._alone is not None, "the application has started"
             return self._alone
@@ -118,7 +118,7 @@ class Page:
         return _plain(200, "ok")
 
     async def _sign_in(self, request: web.Request) -> web.Response:
-        """Keep a token that the cluster knows in a cookie that no script can read."""
+        """Store a token that the cluster accepts in an HttpOnly cookie."""
         assert self._visitors is not None, "the address is there only then"
         form = await request.post()
         identity = read_identity(str(form.get("token", "")), str(form.get("namespace", "")))
@@ -139,7 +139,7 @@ class Page:
         return response
 
     async def _sign_out(self, request: web.Request) -> web.Response:
-        """End all that is open for the token, and have it kept nowhere."""
+        """Close everything open for the token, and delete its cookie."""
         assert self._visitors is not None, "the address is there only then"
         identity = identity_of(request.headers, request.cookies)
         if identity is not None:
@@ -177,7 +177,7 @@ class Page:
         return web.Response(body=body, content_type=STATIC[name], charset="utf-8", headers={"Cache-Control": keeps})
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        """Send a view anew whenever it has changed, until nobody listens."""
+        """Send a view whenever it has changed, until the client disconnects."""
         visitor = await self._visitor(request)
         if isinstance(visitor, web.Response):
             return visitor
@@ -233,7 +233,7 @@ class Page:
 
 
 def _refusal(request: web.Request, *, is_for_others: bool) -> web.Response | None:
-    """Tell why a request is not answered at all; None when it is."""
+    """Return the response that refuses a request; None for an allowed one."""
     if is_for_others:
         # Any name and any user: what somebody sees follows from their token, which a browser sends to this name alone.
         is_read = request.method in ("GET", "HEAD")
@@ -264,10 +264,10 @@ def _plain(status: int, text: str) -> web.Response:
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
-    """A socket, on loopback unless another address is given.
+    """Open a listening socket, on loopback unless another address is given.
 
     Raises:
-        Conflict: The port is taken, or the address is none of this machine.
+        Conflict: The port is in use, or the address does not belong to this machine.
     """
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -290,16 +290,16 @@ def serve(
 
     Args:
         ready: Called once the page answers.
-        admission: For a page that asks who reads.
+        admission: Authenticates readers; None without signing in.
     """
     _share_one_heap()
     asyncio.run(_serve(Page(open_cluster, admission), listening, ready))
 
 
 def _share_one_heap() -> None:
-    """Have all threads take their memory from one place, where the C library lets one choose.
+    """Limit malloc to one arena, if the C library supports that.
 
-    With 100,000 runs kept, glibc's further places for readers cost 2 MB of 61, and readers take turns anyway.
+    With 100,000 runs kept, glibc's further arenas for readers cost 2 MB of 61, and readers take turns anyway.
     """
     with suppress(OSError, AttributeError):  # neither glibc nor anything like it
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)

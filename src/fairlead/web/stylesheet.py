@@ -1,6 +1,6 @@
-"""The stylesheet, which each page carries: a browser paints nothing before it has one, and asking again takes longer.
+"""The stylesheet, inlined into each page: browsers paint nothing before it is loaded, and a request would delay that.
 
-It is the one style that the content security policy lets in, by its hash (CSP level 3, section 2.3.1, hash-source).
+It is the only style that the content security policy allows, by its hash (CSP level 3, section 2.3.1, hash-source).
 """
 
 import base64

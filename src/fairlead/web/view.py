@@ -1,4 +1,4 @@
-"""The parts of every view of the page: the question that an address asks, and the content that answers it."""
+"""The request and the response of a view, and a cache for values that are expensive to compute."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -14,21 +14,21 @@ REST = 20.0
 
 
 class BadRequest(Exception):
-    """An address asks for something that there is not; the message says what there is."""
+    """A query has a value that does not exist; the message lists those that do."""
 
 
 class Missing(Exception):
-    """There is nothing at an address; the message says so."""
+    """Nothing is at an address; the message says so."""
 
 
 class Paced:
-    """Keeps values that are dear to find for a while, so that looking often costs little. Belongs to one thread."""
+    """Caches expensive values for a time in proportion to their cost. Not thread-safe: used in one thread."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, tuple[float, Any]] = {}
 
     def value(self, key: Hashable, find: Callable[[], Value]) -> Value:
-        """The value of a key: as it was found not long ago, or found now."""
+        """Return the value of a key from the cache, or compute it."""
         known = self._kept.get(key)
         began = monotonic()
         if known is not None and began < known[0]:
@@ -43,10 +43,10 @@ class Paced:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question about what is looked at; asking changes nothing.
+    """A request for a view; read-only.
 
     Attributes:
-        query: Of the address, the last value of each name.
+        query: Query parameters of the address; the last value of each name.
         now: Unix time.
     """
 
@@ -56,10 +56,10 @@ class Question:
     paced: Paced = field(default_factory=Paced)
 
     def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        """The value of a parameter.
+        """Return the value of a parameter.
 
         Raises:
-            BadRequest: It is none of those allowed.
+            BadRequest: It is not one of the allowed values.
         """
         given = self.query.get(name) or default
         if given not in allowed:
@@ -72,8 +72,8 @@ class Answer:
     """The content of a view.
 
     Attributes:
-        template: The file of its template, which gets ``values``.
-        look_again_s: How often it is looked at again although nothing was recorded, as for output and durations.
+        template: File name of the template, rendered with ``values``.
+        look_again_s: Interval at which it is refreshed without a recorded change, as for output and durations.
     """
 
     title: str

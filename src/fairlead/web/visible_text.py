@@ -1,6 +1,6 @@
-"""Text from outside as it may be shown: what would not be seen, or would turn the rest around, is spelled out.
+"""Makes control and direction-changing characters of untrusted text visible.
 
-Escaping for HTML is not done here: every template does it by itself.
+HTML escaping is not done here but by the templates.
 """
 
 import unicodedata
@@ -11,7 +11,7 @@ _KEPT = "\t\n"
 
 
 def visible(text: object) -> str:
-    """The text with each control or format character as its number, such as ``\\x1b``; tabs and newlines stay."""
+    """Replace control and format characters by their codes, such as ``\\x1b``; tabs and newlines stay."""
     given = str(text)
     if given.isascii() and given.isprintable():
         return given
@@ -19,7 +19,7 @@ def visible(text: object) -> str:
 
 
 def one_line(text: object) -> str:
-    """The same on one line."""
+    """Return the same on one line."""
     return visible(text).replace("\n", " ").replace("\t", " ")
 
 

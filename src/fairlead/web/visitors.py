@@ -1,7 +1,7 @@
-"""Those who look at the page: each has readers and a watcher with rights of their own.
+"""Visitors of the page, each with readers and a watcher that use the visitor's own rights.
 
-On this machine there is one visitor. A page that asks who reads has one for each token, which it gets from the header
-``Authorization`` or from the cookie that signing in leaves. The token is used for the cluster and kept nowhere else.
+On this machine there is one visitor. With signing in there is one for each token, read from the ``Authorization``
+header or the cookie set by signing in. The token is used to access the cluster and stored nowhere else.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from fairlead.web.readers import Readers, Watcher
 
 COOKIE = "fairlead-reader"
 MOST_VISITORS = 16
-# The cluster is asked so often whether a token still holds.
+# Interval at which the cluster is asked whether a token is still valid.
 CHECK_S = 60.0
 MOST_TOKEN = 3_800  # browsers keep cookies of 4,096 characters
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -27,10 +27,10 @@ _NAMESPACE = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A reader by their token.
+    """The token of a reader.
 
     Attributes:
-        namespace: The one whose runs they want to see; empty for their own.
+        namespace: Namespace whose runs to show; empty for the default one.
     """
 
     token: str
@@ -38,22 +38,22 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """A name for it that tells nothing of the token."""
+        """Return a key that does not reveal the token."""
         return hashlib.sha256(f"{self.namespace}:{self.token}".encode()).hexdigest()
 
     @property
     def cookie(self) -> str:
-        """The value of the cookie; neither part has a colon."""
+        """Return the value of the cookie; neither part contains a colon."""
         return f"{self.namespace}:{self.token}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """The way in which a page that asks who reads finds that out.
+    """Authentication of readers.
 
     Attributes:
-        name: The name under which the cluster knows a token. Raises `NotAllowed` where it knows none.
-        open_as: Opens the cluster for an identity, for one thread.
+        name: Returns the user name of a token. Raises `NotAllowed` for an invalid token.
+        open_as: Opens the cluster with the rights of an identity, for one thread.
     """
 
     name: Callable[[Identity], str]
@@ -61,7 +61,7 @@ class Admission:
 
 
 def identity_of(headers: Mapping[str, str], cookies: Mapping[str, str]) -> Identity | None:
-    """The identity that a request brings; the header outweighs the cookie."""
+    """Return the identity of a request; the header takes precedence over the cookie."""
     kind, _, token = headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return read_identity(token, headers.get("Fairlead-Namespace", ""))
@@ -70,7 +70,7 @@ def identity_of(headers: Mapping[str, str], cookies: Mapping[str, str]) -> Ident
 
 
 def read_identity(token: str, namespace: str) -> Identity | None:
-    """An identity from what somebody has sent; None where it can be none."""
+    """Parse an identity from a header or a cookie; None if it is malformed."""
     token, namespace = token.strip(), namespace.strip()
     if len(token) > MOST_TOKEN or not _TOKEN.fullmatch(token) or not _NAMESPACE.fullmatch(namespace):
         return None
@@ -78,11 +78,11 @@ def read_identity(token: str, namespace: str) -> Identity | None:
 
 
 class Visitor:
-    """A visitor, and the pages that they have open. Belongs to the event loop that it is made in.
+    """A visitor and their open pages. Bound to the event loop in which it is created.
 
     Args:
-        open_cluster: Opens the cluster anew, for one thread.
-        reader: Their name, where the page asks for it.
+        open_cluster: Opens the cluster for one thread.
+        reader: Name of the signed-in reader, if the page requires signing in.
     """
 
     def __init__(self, open_cluster: Callable[[], PagedClient], reader: str | None = None) -> None:
@@ -99,16 +99,16 @@ class Visitor:
         self._watcher = Watcher(open_cluster, tell)
 
     def tell(self) -> None:
-        """Let all open pages look again."""
+        """Refresh all open pages."""
         for event in self.changed:
             event.set()
 
     def want(self) -> None:
-        """Look for changes while a page is open."""
+        """Watch for changes while a page is open."""
         self._watcher.want(bool(self.changed))
 
     async def close(self) -> None:
-        """End the open pages and the threads."""
+        """Close the open pages and stop the threads."""
         self.is_over = True
         self.tell()
         loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ class Visitor:
 
 
 class Visitors:
-    """All visitors of a page that asks who reads."""
+    """All visitors of a page with signing in."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -125,11 +125,11 @@ class Visitors:
         self._lock = asyncio.Lock()
 
     async def find(self, identity: Identity) -> Visitor | None:
-        """The visitor of an identity, which the cluster has known within the last minute; None when there is no room.
+        """Return the visitor of an identity that the cluster accepted within the last minute; None if the page is full.
 
         Raises:
-            NotAllowed: The cluster does not know the token, or not any more.
-            ClusterError: It cannot be asked.
+            NotAllowed: The cluster does not accept the token.
+            ClusterError: The cluster cannot be reached.
         """
         loop = asyncio.get_running_loop()
         visitor = self._visitors.get(identity.key)
@@ -151,20 +151,20 @@ class Visitors:
         return visitor
 
     async def forget(self, identity: Identity) -> None:
-        """End what an identity has open, and keep its token no more."""
+        """Close everything that an identity has open, and drop its token."""
         await self._drop(identity.key)
 
     async def close(self) -> None:
-        """End everything."""
+        """Close all visitors."""
         for key in tuple(self._visitors):
             await self._drop(key)
 
     def all(self) -> tuple[Visitor, ...]:
-        """Those who are here."""
+        """Return the current visitors."""
         return tuple(self._visitors.values())
 
     async def _has_room(self) -> bool:
-        """Make room by sending away who has no page open and has looked least lately."""
+        """Make room by removing the least recently seen visitor without an open page; return whether there is room."""
         if len(self._visitors) < MOST_VISITORS:
             return True
         idle = [(each.used_at, key) for key, each in self._visitors.items() if not each.changed]

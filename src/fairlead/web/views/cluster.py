@@ -1,4 +1,4 @@
-"""The cluster as nodes, their GPUs and the parts that runs hold of each."""
+"""Shows the cluster as nodes, their GPUs and the parts of each that runs hold."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ NUM_PATTERNS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A part of a bar that one pod holds: from where to where, in hundredths of the bar.
+    """A part of a bar that one pod holds, in percent of the bar.
 
     Attributes:
-        uid: Of the workload; None for what is not ours.
-        amount: How much it is, in words.
+        uid: Uid of the workload; None for pods that are not Fairlead's.
+        amount: The held amount as text.
     """
 
     uid: str | None
@@ -32,7 +32,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One resource of a node, and who holds what of it."""
+    """One resource of a node and its holders."""
 
     name: str
     held: str
@@ -87,7 +87,7 @@ def _state(node: Node) -> str:
 
 
 def _held_milli(pod: Pod, gpu: Gpu) -> int:
-    """Thousandths of a device that a pod holds of one, or of a part of one that is handed out by itself."""
+    """Return the thousandths of a device, or of a separately allocated part of one, that a pod holds."""
     if gpu.uuid not in pod.grant.gpu_uuids:
         return 0
     return min(pod.grant.gpu_milli, WHOLE_MILLI) if gpu.divisible else gpu.milli

@@ -1,4 +1,4 @@
-"""Costs by run, team, model or day, with what nobody used: the same rows as ``fairlead cost``."""
+"""Shows costs by run, team, model or day, with idle rows: the same rows as ``fairlead cost``."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ MOST = 200
 
 
 def cost(question: Question) -> Answer:
-    """Say who paid which part of the bill since a time, and for what."""
+    """Show the parts of the bill since a time, by payer and use."""
     by = Grouping(question.one_of("by", tuple(each.value for each in Grouping), "run"))
     since = question.query.get("since", "").strip() or "30d"
     try:
@@ -58,7 +58,7 @@ def _row(row: dict[str, Any], by: Grouping, whole: int) -> dict[str, Any]:
 
 
 def _uses(rows: list[dict[str, Any]], whole: int) -> list[dict[str, Any]]:
-    """Divide the whole bill by use: each with its amount and where its part of a bar is, in hundredths."""
+    """Divide the whole bill by use: each with its amount and its part of a bar, in percent."""
     found, at = [], 0.0
     for use in Use:
         amount = sum(row["uses"].get(use.value, 0) for row in rows)

@@ -1,4 +1,4 @@
-"""The fleets that this machine carries out: their clusters, where each run is, and what moved and why."""
+"""Shows the fleets that this machine controls: their clusters, the place of each run, and moves with their reasons."""
 
 from contextlib import closing
 from typing import Any
@@ -26,7 +26,7 @@ def fleets(question: Question) -> Answer:
 
 
 def _fleet(home: Home, name: str, now: float) -> dict[str, Any]:
-    """A fleet as its journal has it; where that cannot be read, why not."""
+    """Return a fleet as its journal has it, or the reason why that cannot be read."""
     try:
         with closing(FleetJournal.open(home, name)) as journal:
             fleet, notes = journal.fleet(), journal.clusters()

@@ -1,4 +1,4 @@
-"""Shows what waits, in the order of its turns: the same as ``fairlead queue``."""
+"""Shows pending runs in queue order: the same as ``fairlead queue``."""
 
 from fairlead.text.quantities import describe_need
 from fairlead.web.expected_starts import outlook_of
@@ -8,7 +8,7 @@ MOST = 200
 
 
 def queue(question: Question) -> Answer:
-    """List what waits, with expected starts and why."""
+    """List pending runs with expected starts and reasons."""
     told = outlook_of(question)
     rows = [
         {

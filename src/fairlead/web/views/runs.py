@@ -1,4 +1,4 @@
-"""The runs: those that are not over with why they wait, then the others, a page at a time."""
+"""Shows unfinished runs with their reasons, then finished ones, page by page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,8 +23,8 @@ class Row:
     """A workload in a table.
 
     Attributes:
-        why: What is wrong with it, or else why it is where it is.
-        starts_at: When it starts at the latest, if it waits and somebody can tell.
+        why: A warning, or else the reason for its state.
+        starts_at: Latest start as a Unix time, if it is pending and a forecast exists.
     """
 
     run: AnyWorkload
@@ -81,7 +81,7 @@ def runs(question: Question) -> Answer:
 
 
 def row_of(run: AnyWorkload, now: float, starts_at: float | None = None) -> Row:
-    """A workload of any kind as a row."""
+    """Return the row of a workload of any kind."""
     wrong = warning_of(run, now)
     leaf = is_leaf(run)
     return Row(
@@ -97,7 +97,7 @@ def row_of(run: AnyWorkload, now: float, starts_at: float | None = None) -> Row:
 
 
 def kind_of(run: AnyWorkload) -> str:
-    """The kind that somebody asked for; a pipeline is kept as a run that carries it out."""
+    """Return the kind that was submitted; a pipeline is kept as the run that executes it."""
     return "Pipeline" if is_pipeline(run.spec) and run.parent is None else type(run.spec).__name__
 
 
@@ -106,7 +106,7 @@ def _waits(run: AnyWorkload) -> bool:
 
 
 def _cut(found: tuple[AnyWorkload, ...], most: int) -> tuple[tuple[AnyWorkload, ...], Place | None]:
-    """A page, and the place behind which there is more."""
+    """Return one page, and the position after which more follow."""
     kept = found[:most]
     return kept, Place(kept[-1].created_at, kept[-1].uid) if len(found) > most else None
 

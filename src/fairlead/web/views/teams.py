@@ -1,4 +1,4 @@
-"""Teams: what they hold of what they may, and what they have spent of their budgets."""
+"""Shows teams: usage against quotas, and spending against budgets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ HOLDS = (Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
 
 
 def teams(question: Question) -> Answer:
-    """List the teams that somebody described, and those that have runs or bills."""
+    """List the configured teams, and those that have runs or bills."""
     seen = snapshot_of(question)
     spent = question.paced.value("spent", lambda: _spent(question))
     known = {team.name: team for team in seen.teams}
@@ -71,7 +71,7 @@ def _project(account: Account, spent: Spending | None) -> dict[str, Any]:
 
 
 def _spent(question: Question) -> Spending | None:
-    """Micro-dollars of this month, from the same rows as ``fairlead cost``; None where nobody keeps that."""
+    """Return micro-dollars of this month, from the same rows as ``fairlead cost``; None if costs are not recorded."""
     bill = bill_of(question, Grouping.ACCOUNT, month_of(question.now)[1])
     return None if bill is None else spending_of(bill.lines)
 

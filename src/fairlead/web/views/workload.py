@@ -1,4 +1,4 @@
-"""One workload of any kind: why it is where it is, how far, its curves, pods or children, events, output and spec."""
+"""Shows one workload of any kind: its reason, progress, curves, pods or children, events, output and spec."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -64,7 +64,7 @@ def _parent(question: Question, uid: str) -> AnyWorkload | None:
 
 
 def _part(run: AnyWorkload) -> float | None:
-    """Compute which part of its steps is done; None where nobody says how many there are."""
+    """Return the completed part of its steps; None if their number is unknown."""
     progress = run.progress
     if progress is None or progress.step is None or not progress.total_steps:
         return None
@@ -92,7 +92,7 @@ def _leaf(question: Question, run: Workload) -> dict[str, Any]:
 
 
 def _ends(question: Question, run: Workload, cost: int | None) -> dict[str, Any] | None:
-    """Tell when a run that works is over, as Unix times, and what it will have cost; None where that cannot be told."""
+    """Forecast the end of a working run as Unix times, and its cost by then; None without a forecast."""
     if run.status.phase is not Phase.RUNNING:
         return None
     try:
@@ -141,7 +141,7 @@ def _end(code: int | None, signal: int | None) -> str:
 
 
 def _steps(question: Question, run: Workload) -> list[dict[str, Any]]:
-    """The tasks of a run that is a pipeline."""
+    """Return the tasks of a run that is a pipeline."""
     if not is_pipeline(run.spec):
         return []
     # Here and not above: few runs are pipelines.
@@ -168,7 +168,7 @@ def _steps(question: Question, run: Workload) -> list[dict[str, Any]]:
 
 
 def _log(question: Question, run: Workload) -> dict[str, Any]:
-    """The newest lines of output in which the query's ``find`` is, of the rank that ``rank`` says."""
+    """Return the newest output lines that contain the query's ``find``, of the rank given by ``rank``."""
     find, rank = question.query.get("find", "").strip(), question.query.get("rank", "").strip()
     if rank and not re.fullmatch(r"\d{1,6}", rank):
         raise BadRequest(f"rank: {rank!r} is no rank; give a number from 0, or nothing for all ranks.")
@@ -203,7 +203,7 @@ def _log(question: Question, run: Workload) -> dict[str, Any]:
 
 
 def _events(question: Question, run: AnyWorkload) -> list[dict[str, Any]]:
-    """The newest events first."""
+    """Return events, newest first."""
     newest = question.cluster.events(run.uid)[-MOST_EVENTS:]
     return [
         {"at": each.at, "type": each.type, "reason": None if each.reason == JUST_SUBMITTED else each.reason}
@@ -231,7 +231,7 @@ def _all_children(question: Question, run: AnyWorkload) -> tuple[AnyWorkload, ..
 
 
 def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
-    """The trials of a sweep, best first."""
+    """Return the trials of a sweep, best first."""
     # Here and not above: few runs are sweeps.
     from fairlead.policy.kinds.parents import child_name
     from fairlead.policy.search.trials import front, ranked
@@ -273,7 +273,7 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
 
 
 def _endpoint(question: Question, run: Workload[Any]) -> dict[str, Any]:
-    """Tell where an endpoint is asked for, who serves and how much is asked, as ``fairlead status`` tells it."""
+    """Return the address of an endpoint, its replicas and its traffic, as ``fairlead status`` prints them."""
     # Here and not above: few runs are endpoints.
     from fairlead.policy.kinds.serving import detail_of
 
