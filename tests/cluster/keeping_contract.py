@@ -315,6 +315,7 @@ class KeepingContract:
             room_since=7.5,
             spot_there=True,
             spot_since=4.5,
+            avoids=("n1", "n2"),
         )
         apply(harness, run, status=full)
         assert see(harness, run).status == full

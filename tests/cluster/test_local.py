@@ -18,6 +18,7 @@ from fairlead.cluster.local import agent
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.launchers import Launchers
+from fairlead.cluster.local.tables import UNCLAIMED
 from fairlead.cluster.port import LogLine
 from fairlead.policy.kinds.parents import submit
 from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
@@ -25,7 +26,7 @@ from fairlead.specs.formats.reading import parse
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Launch, Training
 from fairlead.state.plan import Change
-from fairlead.state.snapshot import PodPhase, Workload
+from fairlead.state.snapshot import PodPhase, Silence, Workload
 from tests.builders import change, members, notices, plan, training
 from tests.cluster.contract import ClusterContract
 from tests.cluster.family_contract import FamilyContract
@@ -195,6 +196,15 @@ def test_a_pod_whose_shim_starts_while_it_is_looked_at_is_not_lost(
     for descriptor in shim:
         assert descriptor is not None
         os.close(descriptor)
+
+
+def test_a_pod_is_silent_until_a_process_has_taken_it_up(harness: LocalHarness) -> None:
+    run = harness.cluster.submit(harness.program())
+    harness.cluster.apply(plan(change(run, create=members(run.spec, harness.cluster.node().name))))
+    (pod,) = harness.cluster.snapshot().pods
+    assert pod.silence == Silence(since=pod.created_at, what=UNCLAIMED)
+    harness.until(lambda: harness.cluster.snapshot().pods[0].phase is PodPhase.RUNNING)
+    assert harness.cluster.snapshot().pods[0].silence is None
 
 
 def test_a_pod_whose_shim_ended_before_it_claimed_the_pod_is_started_again_at_once(

@@ -5,12 +5,12 @@ from dataclasses import replace
 from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject, read_node
 from fairlead.cluster.kubernetes.operator.pods.pod_status import (
     MOUNT_PATIENCE_S,
-    Hindrance,
+    LastWord,
     is_hopeless,
     observe_pod,
     remembering,
 )
-from fairlead.state.snapshot import PodPhase
+from fairlead.state.snapshot import Pod, PodPhase, Silence
 from tests.kubernetes.builders import a_creation
 
 INITIALIZING = ("PodInitializing", "")
@@ -59,7 +59,7 @@ UNMOUNTED = replace(POD, waiting=("ContainerCreating", ""))
 
 
 def hindered(asked_at: float) -> PodObject:
-    return Hindrance(pod_uid="u", words=MOUNT, asked_at=asked_at).applied(UNMOUNTED)
+    return LastWord(pod_uid="u", words=MOUNT, asked_at=asked_at).applied(UNMOUNTED)
 
 
 def test_a_pod_whose_volume_cannot_be_mounted_is_taken_back_when_that_is_still_so_at_the_end_of_our_patience() -> None:
@@ -67,6 +67,47 @@ def test_a_pod_whose_volume_cannot_be_mounted_is_taken_back_when_that_is_still_s
     assert is_hopeless(hindered(MOUNT_PATIENCE_S), now=MOUNT_PATIENCE_S)
     assert not is_hopeless(replace(hindered(MOUNT_PATIENCE_S), started_at=500.0), now=MOUNT_PATIENCE_S)
     assert not is_hopeless(UNMOUNTED, now=2 * MOUNT_PATIENCE_S)
+
+
+def seen(pod: PodObject, *, ready: bool = True) -> Pod:
+    conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
+    node = read_node({"metadata": {"name": "node-a", "resourceVersion": "1"}, "status": {"conditions": conditions}})
+    return observe_pod(pod, a_creation(), ranks=range(1), told_at=None, node=node, gone=False)
+
+
+def heard(words: tuple[str, str] | None, *, told_at: float | None, asked_at: float) -> PodObject:
+    return LastWord(pod_uid="u", words=words, told_at=told_at, asked_at=asked_at).applied(UNMOUNTED)
+
+
+def test_a_bound_pod_is_silent_from_the_last_word_of_its_kubelet_up_to_when_that_was_asked_for() -> None:
+    assert seen(UNMOUNTED).silence == Silence(since=0.0, until=0.0, what="its kubelet says nothing of it")
+    created = heard(("Created", "Created container: ranks"), told_at=30.0, asked_at=90.0)
+    what = "its kubelet said last 'Created: Created container: ranks'"
+    assert seen(created).silence == Silence(since=30.0, until=90.0, what=what)
+    nothing = heard(None, told_at=None, asked_at=90.0)
+    assert seen(nothing).silence == Silence(since=0.0, until=90.0, what="its kubelet says nothing of it")
+    assert seen(created).message is None
+
+
+def test_a_pod_without_a_node_is_silent_for_as_long_as_kube_scheduler_does_not_bind_it() -> None:
+    silence = seen(replace(UNMOUNTED, node="")).silence
+    assert silence == Silence(since=0.0, what="kube-scheduler has not bound it to its node")
+
+
+def test_a_pod_that_waits_for_something_known_is_not_silent() -> None:
+    pulling = heard(("Pulling", 'Pulling image "none:7"'), told_at=5.0, asked_at=700.0)
+    assert seen(pulling).silence is None
+    assert seen(pulling).message == "its image example.com/none:7 is being pulled on node-a"
+    assert seen(replace(pulling, asked_at=20.0)).message is None, "most images take a while"
+    for known in (
+        POD, hindered(60.0), replace(UNMOUNTED, is_busy=True), replace(UNMOUNTED, told_at=9.0),
+        replace(UNMOUNTED, started_at=9.0), replace(UNMOUNTED, phase="Failed"),
+    ):  # fmt: skip
+        assert seen(known).silence is None
+
+
+def test_a_pod_whose_node_is_not_ready_says_so_at_once() -> None:
+    assert seen(UNMOUNTED, ready=False).message == "node node-a is not ready: its kubelet does not answer"
 
 
 def test_what_hindered_a_pod_that_was_taken_back_is_told_of_the_lost_pod() -> None:
@@ -85,4 +126,4 @@ def test_what_hindered_a_pod_that_was_taken_back_is_told_of_the_lost_pod() -> No
 
 def test_what_hinders_one_pod_is_not_said_of_another() -> None:
     other = replace(UNMOUNTED, uid="other")
-    assert Hindrance(pod_uid="u", words=MOUNT, asked_at=1.0).applied(other) == other
+    assert LastWord(pod_uid="u", words=MOUNT, asked_at=1.0).applied(other) == other

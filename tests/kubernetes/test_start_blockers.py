@@ -12,7 +12,7 @@ from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.pods import pod_status as verdicts
 from fairlead.cluster.kubernetes.operator.pods import start_blockers as hindrances
-from fairlead.cluster.kubernetes.operator.pods.pod_status import MOUNT_PATIENCE_S, Hindrance, is_hopeless
+from fairlead.cluster.kubernetes.operator.pods.pod_status import MOUNT_PATIENCE_S, LastWord, is_hopeless
 from fairlead.cluster.kubernetes.operator.pods.start_blockers import StartBlockers
 from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks
 from fairlead.state.reasons import Code, Reason
@@ -69,12 +69,12 @@ class World:
     def __init__(self, pod: PodObject) -> None:
         self.pod = pod
         self.asked: list[float] = []
-        self.noted: Hindrance | None = None
+        self.noted: LastWord | None = None
         self.now = 0.0
         self._marks = Marks()
         self._marks.add(runs=["r"])
         self.view: Any = SimpleNamespace(
-            marks=lambda: self._marks, client=self, pods_of=lambda uid: {pod.key: pod}, note_hindrance=self._note
+            marks=lambda: self._marks, client=self, pods_of=lambda uid: {pod.key: pod}, note_last_word=self._note
         )
 
     def items(self, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
@@ -85,8 +85,8 @@ class World:
     def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
         job()
 
-    def _note(self, uid: str, hindrance: Hindrance | None) -> None:
-        self.noted = hindrance
+    def _note(self, uid: str, word: LastWord | None) -> None:
+        self.noted = word
 
 
 @pytest.mark.parametrize("age_s", [0.0, 3600.0])

@@ -61,6 +61,14 @@ def test_a_start_that_held_its_places_in_vain_waits_longest_also_the_first_time(
         assert retry(spec(), other, lost, None, NOW) == replace(again, at=NOW)
 
 
+def test_a_start_that_timed_out_goes_elsewhere_at_once_but_not_time_after_time() -> None:
+    late = replace(failure(Code.START_TIMED_OUT), nodes=("a",))
+    slow = status(phase=Phase.STARTING, since=NOW - 600.0)
+    again = Again(at=NOW, program_failures=0, disruptions=1)
+    assert retry(spec(), slow, late, None, NOW) == again
+    assert retry(spec(), replace(slow, avoids=("b",)), late, None, NOW) == replace(again, at=NOW + 300.0)
+
+
 def test_progress_forgives_all_disruptions() -> None:
     before = status(disruptions=9, last_failure=failure().reason, failed_step=7)
     assert retry(spec(), before, failure(), Progress(step=8), NOW) == Again(at=NOW, program_failures=0, disruptions=1)

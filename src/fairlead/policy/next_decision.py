@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from fairlead.policy.capacity import spot_deadline
 from fairlead.policy.kinds.parents import families_of
+from fairlead.policy.kinds.slow_starts import look_times as start_times
 from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.queue.budgets import limit_times
 from fairlead.policy.scaling.elastic import next_look
@@ -31,6 +32,7 @@ def depends_on_time(workload: Workload) -> bool:
     spec, status = workload.spec, workload.status
     return (
         status.retry_at is not None
+        or status.phase is Phase.STARTING
         or spec.max_duration_s is not None
         or spec.stall_timeout_s is not None
         or status.asked_at is not None
@@ -43,14 +45,15 @@ def depends_on_time(workload: Workload) -> bool:
 def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | None = None) -> Iterator[float]:
     """Yield times at which a decision may change, past ones and infinity among them.
 
-    A backoff ends, a run has had its time or has cost what it may, hangs or may grow, nodes were asked for long enough,
-    another has the first turn, or a parent's kind says so. Arguments are those of ``next_decision_at``.
+    A backoff ends, a run has had its time or has cost what it may, does not start, hangs or may grow, nodes were asked
+    for long enough, another has the first turn, or a parent's kind says so. Arguments as of ``next_decision_at``.
     """
     bound = {each.workload_uid: each.bound_at for each in snapshot.asked}
     for workload in snapshot.workloads if timed is None else timed:
         spec, status = workload.spec, workload.status
         if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.retry_at is not None:
             yield status.retry_at
+        yield from start_times(workload)
         if spec.max_duration_s is not None and status.started_at is not None and not status.phase.is_final:
             yield status.started_at + spec.max_duration_s
         if spec.stall_timeout_s is not None and status.phase in (Phase.STARTING, Phase.RUNNING):

@@ -80,6 +80,9 @@ class GangSpec(Protocol):
     def on(self, *, spot: bool) -> GangSpec:
         """Return the same gang with nothing but spot nodes, or with none of them."""
 
+    def away_from(self, names: tuple[str, ...]) -> GangSpec:
+        """Return the same gang on any nodes but these."""
+
 
 class ProgramSpec(GangSpec, Protocol):
     """The words that agents read besides, to make pods of a gang and to run its program in them."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
@@ -158,6 +158,7 @@ class Capacity:
         only_spot: What was decided for a run that is ``auto``: nothing but spot, or none; None for either. No key.
         max_price: Highest price of one node in dollars per hour; None for no bound.
         tier: Of a replica whose endpoint has a base; None for any other. A key of replicas alone.
+        avoided: Nodes that were found not to start its pods. No key.
     """
 
     spot: bool = False
@@ -165,6 +166,7 @@ class Capacity:
     only_spot: bool | None = None
     max_price: float | None = None
     tier: Tier | None = None
+    avoided: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         enforce(broken(self, CAPACITY_RULES))
@@ -445,10 +447,17 @@ class Training:
 
     def on(self, *, spot: bool) -> "Training":
         """The same with nothing but spot nodes, or with none of them."""
+        own = self.capacity
+        return self._within(Capacity(spot=spot, only_spot=spot, max_price=own.max_price, avoided=own.avoided))
+
+    def away_from(self, names: tuple[str, ...]) -> "Training":
+        """The same on any nodes but these."""
+        return self._within(replace(self.capacity, avoided=names))
+
+    def _within(self, capacity: Capacity) -> "Training":
         made = object.__new__(Training)
         for each in Training.__slots__:
             object.__setattr__(made, each, getattr(self, each))
-        capacity = Capacity(spot=spot, only_spot=spot, max_price=self.capacity.max_price)
         object.__setattr__(made, "capacity", capacity)
         return made
 

@@ -30,6 +30,7 @@ class Code(StrEnum):
     NODE_LOST = "NodeLost"
     NODE_RECLAIMED = "NodeReclaimed"
     START_FAILED = "StartFailed"
+    START_TIMED_OUT = "StartTimedOut"
     STALLED = "Stalled"
     IDLE = "Idle"
     DEADLINE_EXCEEDED = "DeadlineExceeded"

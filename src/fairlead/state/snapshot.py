@@ -336,6 +336,21 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """The time for which nothing has been heard of a pod that is to start.
+
+    Attributes:
+        since: When something of it was heard last, or it was created.
+        until: Up to when that is known; None where it is always known.
+        what: Who owes the next step, as a clause.
+    """
+
+    since: float
+    until: float | None = None
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """One member of a gang on one node.
 
@@ -350,6 +365,7 @@ class Pod:
         message: What the cluster says of it, such as why it could not start, or does not while it is still tried.
         ready: Of a replica, whether it answered its probe when last asked.
         usage: The most that it used, once it is over; None where nobody measured it.
+        silence: That nothing is heard of its start; None once it has started, and while what it waits for is known.
     """
 
     uid: str
@@ -368,6 +384,7 @@ class Pod:
     message: str | None = None
     ready: bool = False
     usage: Usage | None = None
+    silence: Silence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,6 +431,7 @@ class Status:
         used: The most that any of its pods used, of those that are over; None where nobody measured it.
         paces: Of a run that may be colocated, how fast it went beside whom; the newest last.
         assigned: Where the last round of sharing sent it; None where none has had anything to say of it.
+        avoids: Nodes that have not started its pods since it last ran; it goes elsewhere where there is room.
     """
 
     phase: Phase
@@ -452,6 +470,7 @@ class Status:
     used: Usage | None = None
     paces: tuple[Pace, ...] = ()
     assigned: Assignment | None = None
+    avoids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

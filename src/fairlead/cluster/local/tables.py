@@ -18,6 +18,7 @@ from fairlead.state.snapshot import (
     PodPhase,
     Progress,
     RankExit,
+    Silence,
     Status,
     Usage,
     Workload,
@@ -29,6 +30,7 @@ from fairlead.state.snapshot import (
 # many that are over. 8: endpoints, and which pods are ready. 9: models. 10: the most that a pod used. 11: for how long
 # what pods hold was idle. 12: which part of GPUs a pod pays for that others hold as well.
 SCHEMA_VERSION = 12
+UNCLAIMED = "no process has taken it up; supervisor.log in the state directory may say why"
 SCHEMA = """
 CREATE TABLE workloads (
     uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,
@@ -167,6 +169,7 @@ def pod_of(row: tuple[object, ...]) -> PodRow:
         ready,
         usage,
     ) = row
+    began = PodPhase(str(phase))
     pod = Pod(
         uid=str(uid),
         workload_uid=str(workload_uid),
@@ -174,7 +177,7 @@ def pod_of(row: tuple[object, ...]) -> PodRow:
         index=int(str(index)),
         node=str(node),
         grant=load(Grant, str(grant)),
-        phase=PodPhase(str(phase)),
+        phase=began,
         created_at=float(str(created)),
         started_at=_time(started),
         terminating_since=_time(ending),
@@ -183,6 +186,7 @@ def pod_of(row: tuple[object, ...]) -> PodRow:
         message=None if message is None else str(message),
         ready=bool(ready),
         usage=None if usage is None else load(Usage, str(usage)),
+        silence=Silence(since=float(str(created)), what=UNCLAIMED) if began is PodPhase.CREATED else None,
     )
     return PodRow(pod=pod, kill_at=_time(kill), event_offsets=str(offs))
 

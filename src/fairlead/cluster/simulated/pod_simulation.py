@@ -1,6 +1,7 @@
 """The course of events on a simulated cluster: what happens to pods and nodes as time goes by, and what that costs."""
 
 import heapq
+import math
 import signal as signals
 from collections import Counter
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ from fairlead.cluster.simulated.simulation_state import Due, State
 from fairlead.specs.serving import Replica
 from fairlead.specs.simulation import Interference
 from fairlead.state.plan import CreatePod, TerminatePod
-from fairlead.state.snapshot import WHOLE_MILLI, Grant, Leaving, Pod, PodPhase, Progress, RankExit, Workload
+from fairlead.state.snapshot import WHOLE_MILLI, Grant, Leaving, Pod, PodPhase, Progress, RankExit, Silence, Workload
 
 
 class Course:
@@ -86,7 +87,10 @@ class Course:
         if node is None or not node.ready:
             self._end(run, now, PodPhase.LOST, message=f"node {create.node} is not there")
         else:
-            state.push(now + program.start_s, Due.START, uid)
+            if program.start_s < math.inf:
+                state.push(now + program.start_s, Due.START, uid)
+            else:
+                self._update(run, silence=Silence(since=now, what="its simulated node does nothing with it"))
 
     def terminate(self, terminate: TerminatePod) -> None:
         """Give a pod its stop notice, or less time than it had."""
@@ -219,7 +223,7 @@ class Course:
         state.reporting.pop(run.pod_uid, None)
         del state.on_node[pod.node][run.pod_uid]
         state.pods[uid][run.pod_uid] = replace(
-            pod, phase=phase, exits=exits, message=message, active_at=run.active_at(at)
+            pod, phase=phase, exits=exits, message=message, active_at=run.active_at(at), silence=None
         )
         state.changed(uid)
         self._divide(pod.node, pod.grant, at)

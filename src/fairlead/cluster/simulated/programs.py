@@ -26,7 +26,7 @@ class Program:
         exit_code: How every rank ends when the work is done.
         signal: Every rank ends by this signal instead.
         tail: Last lines of error output of every rank.
-        start_s: Seconds from the creation of a pod until its ranks run; work begins then.
+        start_s: Seconds from the creation of a pod until its ranks run; work begins then. Infinite if it hangs.
         start_error: The pod fails after ``start_s`` with this message and runs nothing; None when it starts.
         step_s: Seconds of work for each reported step; None reports no progress.
         checkpoint_s: Seconds of work between checkpoints; None saves none.

@@ -39,6 +39,7 @@ FAILURES = tuple(
         Code.NODE_LOST,
         Code.NODE_RECLAIMED,
         Code.START_FAILED,
+        Code.START_TIMED_OUT,
         Code.STALLED,
         Code.DEADLINE_EXCEEDED,
         Code.OVER_BUDGET,

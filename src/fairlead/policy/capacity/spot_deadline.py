@@ -16,7 +16,6 @@ from fairlead.policy.disruption.defragmentation import can_resume
 from fairlead.policy.disruption.preemption import RESTART_S
 from fairlead.policy.kinds.lifecycle import ran_until
 from fairlead.policy.placement.node_eligibility import is_spot
-from fairlead.policy.placement.placement import FreeCapacity, place
 from fairlead.policy.queue.remaining_work import ENOUGH_STEPS
 from fairlead.specs.gang import GangSpec
 from fairlead.state.reasons import Code, Reason
@@ -73,14 +72,6 @@ def observed(workload: Workload, spot: bool, now: float) -> Status:
     if status.spot_there is spot or (status.spot_there is None and not spot):
         return status
     return replace(status, spot_there=spot, spot_since=now)
-
-
-def has_room(spec: GangSpec, free: FreeCapacity, *, spot: bool) -> bool:
-    """Return whether the whole gang would find room on spot nodes now, or on others."""
-    placed = place(spec.on(spot=spot), free)
-    for at in placed or ():
-        free.hold(at.node, at.grant, -1)
-    return placed is not None
 
 
 def is_on_spot(names: Iterable[str], nodes: Sequence[Node]) -> bool:

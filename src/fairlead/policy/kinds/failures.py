@@ -6,6 +6,7 @@ import signal as signals
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from fairlead.policy.kinds.slow_starts import LIMIT_S, overdue
 from fairlead.policy.placement.placement import why_never
 from fairlead.specs.quantities import format_duration, format_size
 from fairlead.specs.training import DECADE_S, Training
@@ -45,11 +46,13 @@ class Failure:
 
     Attributes:
         setting: What would mend it, as ``--set`` takes it; None where no key would. The remedy says the rest.
+        nodes: Those that did not start its pods, which it avoids from now on.
     """
 
     blame: Blame
     reason: Reason
     setting: str | None = None
+    nodes: tuple[str, ...] = ()
 
     def remedy(self, name: str, *, is_over: bool) -> str | None:
         """Return what a person can do, with commands that work as they are written.
@@ -81,7 +84,7 @@ def diagnose(
     if broken:
         message = broken[0].message or f"pod {broken[0].index} could not start"
         return Failure(blame=Blame.PROGRAM, reason=Reason(code=Code.START_FAILED, message=message))
-    return _stalled(spec, pods, now)
+    return _not_started(spec, pods, now) or _stalled(spec, pods, now)
 
 
 def hung(workload: Workload, pod: Pod) -> bool:
@@ -173,6 +176,21 @@ def _ended(spec: Training, exit_: RankExit, progress: Progress | None, nodes: tu
     else:
         what = f"{where} failed{after} with exit code {exit_.exit_code}{_last_words(exit_)}"
     return _failure(Blame.PROGRAM, Code.PROGRAM_FAILED, what, _advice(spec, exit_), exit_.tail)
+
+
+def _not_started(spec: Training, pods: tuple[Pod, ...], now: float) -> Failure | None:
+    late = overdue(pods, now) if spec.engine is None else []
+    if not late:
+        return None
+    first = late[0]
+    assert first.silence is not None
+    reason = Reason(
+        code=Code.START_TIMED_OUT,
+        message=f"pod {first.index} of {spec.nodes} did not start on {first.node} within {describe_duration(LIMIT_S)}: "
+        f"{first.silence.what}",
+    )
+    nodes = tuple(sorted({pod.node for pod in late}))
+    return Failure(blame=Blame.INFRASTRUCTURE, reason=reason, nodes=nodes)
 
 
 def _stalled(spec: Training, pods: tuple[Pod, ...], now: float) -> Failure | None:

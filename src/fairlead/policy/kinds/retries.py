@@ -68,7 +68,9 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
         return GiveUp(why=f"{why}{spec.retry.infrastructure}", program_failures=program, disruptions=disruptions)
     # The first restart after progress is at once: waiting buys nothing.
     wait = 0.0 if disruptions == 1 else _backoff(spec, disruptions - 1)
-    if status.phase is Phase.STARTING and now - status.since >= IN_VAIN_S:
+    # Other nodes may do better at once, but not time after time.
+    elsewhere = failure.nodes and not status.avoids
+    if status.phase is Phase.STARTING and now - status.since >= IN_VAIN_S and not elsewhere:
         wait = spec.retry.max_backoff_s
     return Again(at=now + wait, program_failures=program, disruptions=disruptions)
 

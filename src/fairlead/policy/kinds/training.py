@@ -15,6 +15,7 @@ from fairlead.policy.kinds.lifecycle import active_until, move, ran_until
 from fairlead.policy.kinds.record import LeafKind
 from fairlead.policy.kinds.retries import Again, GiveUp, longest_wait_s, retry, retry_refused
 from fairlead.policy.kinds.right_sizing import more_memory, size, used_by
+from fairlead.policy.kinds.slow_starts import tell
 from fairlead.policy.queue.budgets import budget_overspent, run_overspent
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
@@ -90,7 +91,7 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot
         workload.status, Phase.PENDING, reason, now,
         attempt=workload.status.attempt + 1, started_at=None, finished_at=None, program_failures=0, disruptions=0,
         last_failure=None, failed_step=None, retry_at=None, refusals=0, raised=0,
-        is_kept_small=False,
+        is_kept_small=False, avoids=(),
     )  # fmt: skip
     return change_to(workload, status)
 
@@ -188,9 +189,10 @@ def _watch(
         refusals = 0 if workload.spec.most_nodes is None else status.refusals
         # One that an engine starts waited there until now, which is not time that it ran.
         began = now if status.started_at is None else status.started_at
-        return change_to(workload, move(status, Phase.RUNNING, reason, now, refusals=refusals, started_at=began))
+        running = move(status, Phase.RUNNING, reason, now, refusals=refusals, started_at=began, avoids=())
+        return change_to(workload, running)
     if status.phase is Phase.STARTING:
-        return _tell_delay(workload, own)
+        return _tell_delay(workload, own, now)
     return idleness.act(workload, live, snapshot.nodes, now) or _warn(workload, snapshot, now)
 
 
@@ -209,17 +211,21 @@ def _warn(workload: Workload, snapshot: Snapshot, now: float) -> Change | None:
     return Change(workload_uid=workload.uid, version=workload.version, status=status, event=event)
 
 
-def _tell_delay(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
+def _tell_delay(workload: Workload, own: tuple[Pod, ...], now: float) -> Change | None:
     """Say why a gang does not start while that is still tried; once, as the words change from try to try."""
     delayed = next((pod for pod in own if pod.message is not None and pod.started_at is None), None)
     if workload.spec.engine is not None and delayed is not None:
         return tell_wait(workload, delayed)
-    if (delayed is not None) == (workload.status.reason.code is Code.START_DELAYED):
+    if delayed is not None:
+        message: str | None = f"pod {delayed.index} of {workload.gang.nodes} has not started: {delayed.message}"
+    else:
+        told = (tell(pod, workload.gang.nodes, now) for pod in own if workload.spec.engine is None)
+        message = next((each for each in told if each is not None), None)
+    if (message is not None) == (workload.status.reason.code is Code.START_DELAYED):
         return None
-    if delayed is None:
+    if message is None:
         reason = Reason(code=Code.PLACED, message="its pods are no longer blocked; they start")
     else:
-        message = f"pod {delayed.index} of {workload.gang.nodes} has not started: {delayed.message}"
         reason = Reason(code=Code.START_DELAYED, message=message)
     return change_to(workload, replace(workload.status, reason=reason))
 
@@ -259,7 +265,8 @@ def after_failure(
     reached = [step for step in (progress.step if progress else None, workload.status.failed_step) if step is not None]
     step = max(reached, default=None)
     counters = {"program_failures": verdict.program_failures, "disruptions": verdict.disruptions}
-    remember = {"last_failure": failure.reason, "failed_step": step, **counters, **changes}
+    avoids = tuple(sorted({*workload.status.avoids, *failure.nodes}))
+    remember = {"last_failure": failure.reason, "failed_step": step, "avoids": avoids, **counters, **changes}
     if isinstance(verdict, GiveUp):
         remedy = failure.remedy(workload.spec.name, is_over=True)
         reason = replace(failure.reason, message=f"{failure.reason.message}; {verdict.why}", remedy=remedy)

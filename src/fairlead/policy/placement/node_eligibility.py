@@ -154,6 +154,7 @@ class _Demands:
     max_price: float | None
     only_spot: bool | None = None
     is_base: bool = False
+    avoided: tuple[str, ...] = ()
 
     @property
     def is_choosy(self) -> bool:
@@ -163,6 +164,7 @@ class _Demands:
             or self.max_price is not None
             or self.only_spot is not None
             or self.is_base
+            or bool(self.avoided)
         )
 
     def refusal(self, node: Node) -> Refusal | None:
@@ -173,6 +175,8 @@ class _Demands:
         if not _is_required(node.name, node.labels, self.affinity):
             remedy = "Correct `kubernetes.spec.affinity`, or label the nodes that are meant."
             return Refusal(why="not what its `affinity` requires", remedy=remedy, lasts=True)
+        if node.name in self.avoided:
+            return Refusal(why="one that did not start its pods the time before", remedy=_LOOK_AT_NODE, lasts=False)
         if self.is_base and is_spot(node):
             return Refusal(why="a spot node, and it is of its endpoint's base", remedy=_MORE_ON_DEMAND, lasts=False)
         if self.only_spot is not None and is_spot(node) is not self.only_spot:
@@ -198,6 +202,7 @@ def _demands(overlay: Overlay, capacity: Capacity) -> _Demands:
         max_price=capacity.max_price,
         only_spot=capacity.only_spot,
         is_base=capacity.tier is Tier.BASE,
+        avoided=capacity.avoided,
     )
 
 
@@ -290,6 +295,7 @@ def _is_whole(text: str) -> bool:
 
 
 _SPOT_KEYS = frozenset(key for key, _ in SPOT_MARKS)
+_LOOK_AT_NODE = "Look at that node; a run avoids it until it has run elsewhere."
 _MORE_TIME = "It changes with time: `capacity: {spot: auto}` goes by the run's `deadline`."
 _MORE_ON_DEMAND = "Add on-demand nodes, or make `capacity.base` of the endpoint smaller."
 _ALLOW_SPOT = "`capacity: {spot: true}` lets it use spot nodes."

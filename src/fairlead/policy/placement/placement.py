@@ -126,6 +126,14 @@ def place(spec: GangSpec, free: FreeCapacity) -> tuple[Placement, ...] | None:
     return None
 
 
+def has_room(spec: GangSpec, free: FreeCapacity) -> bool:
+    """Return whether the whole gang would find room now."""
+    placed = place(spec, free)
+    for at in placed or ():
+        free.hold(at.node, at.grant, -1)
+    return placed is not None
+
+
 def ways_of(gpus: Iterable[Gpu]) -> frozenset[Sharing]:
     """The ways in which parts of these devices are kept apart."""
     return frozenset(gpu.sharing for gpu in gpus if gpu.sharing is not None)

@@ -25,7 +25,7 @@ from fairlead.policy.disruption.preemption import Victim
 from fairlead.policy.kinds.changes import change_to, started, wait
 from fairlead.policy.kinds.lifecycle import move
 from fairlead.policy.placement.free_capacity import rooms
-from fairlead.policy.placement.placement import FreeCapacity, Placement, place, shape_of, why_never
+from fairlead.policy.placement.placement import FreeCapacity, Placement, has_room, place, shape_of, why_never
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import settled_mix
 from fairlead.policy.queue import pending_reasons as explaining
@@ -299,13 +299,15 @@ class SchedulingPass:
 
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or say why it waits."""
+        if workload.status.avoids and has_room(away := workload.spec.away_from(workload.status.avoids), self.free):
+            workload = replace(workload, spec=away)
         capacity = workload.spec.capacity
         if self.round is not None and workload.uid in self.round.news:
             seen = replace(workload, status=replace(workload.status, assigned=self.round.news[workload.uid]))
             changes = self._look_at(seen)
             told = any(change.workload_uid == workload.uid for change in changes)
             return changes if told else [*changes, *_only_seen(workload, seen)]
-        if capacity.tier is Tier.OVERFLOW and spot_deadline.has_room(workload.spec, self.free, spot=True):
+        if capacity.tier is Tier.OVERFLOW and has_room(workload.spec.on(spot=True), self.free):
             # Of replicas above the base: elsewhere only where spot has no room.
             return self._look_at(replace(workload, spec=workload.spec.on(spot=True)))
         return self._look_at(workload) if not capacity.auto else self._choose_capacity(workload)
@@ -316,7 +318,7 @@ class SchedulingPass:
         if workload.uid in self.making.stopped or len(live) != spec.nodes or any(p.terminating_since for p in live):
             return []
         on_spot = spot_deadline.is_on_spot([pod.node for pod in live], self.snapshot.nodes)
-        spot = on_spot or spot_deadline.has_room(spec, self.free, spot=True)
+        spot = on_spot or has_room(spec.on(spot=True), self.free)
         use = spot_deadline.decide_use(workload, self.snapshot, now, on_spot=on_spot, spot=spot)
         seen = replace(workload, status=spot_deadline.observed(workload, spot, now))
         if spot_deadline.may_change(workload, use, self.rules, now, on_spot=on_spot):
@@ -329,14 +331,14 @@ class SchedulingPass:
     def _choose_capacity(self, workload: Workload) -> list[Change]:
         """Wait for spot, or start on the kind of capacity that its deadline asks for."""
         spec, free = workload.spec, self.free
-        spot = spot_deadline.has_room(spec, free, spot=True)
+        spot = has_room(spec.on(spot=True), free)
         use = spot_deadline.decide_use(workload, self.snapshot, self.now, on_spot=None, spot=spot)
         seen = replace(workload, status=spot_deadline.observed(workload, spot, self.now))
         if use == spot_deadline.NOTHING:
             changes = wait(seen, spot_deadline.WAITS, self.now)
         else:
             # Without room on on-demand nodes spot is better than nothing.
-            on_spot = spot and (use == spot_deadline.SPOT or not spot_deadline.has_room(spec, free, spot=False))
+            on_spot = spot and (use == spot_deadline.SPOT or not has_room(spec.on(spot=False), free))
             changes = self._look_at(replace(seen, spec=spec.on(spot=on_spot)))
         told = any(change.workload_uid == workload.uid for change in changes)
         return changes if told else [*changes, *_only_seen(workload, seen)]

@@ -85,7 +85,10 @@ class PodObject:
         disruption: Reason and message of the condition DisruptionTarget; None without it.
         said: Reason and message of the pod as a whole, such as Evicted.
         waiting: Reason and message of the first container that waits, or of the Event that hinders all; None for none.
-        asked_at: When that Event was asked for; None where a container waits.
+        asked_at: When the newest Event of its kubelet was asked for; None while it was not.
+        last_word: Reason and message of that Event, if there was one.
+        last_word_at: When it was told first.
+        is_busy: What it waits for is its own: containers that run before its ranks, or a gate that somebody set.
         address: Its IP address; empty before it has one.
         started_at: When the ranks' container started; None before.
         ended: The status of the ranks' container, once it has ended, as ``reports.read_ending`` takes it.
@@ -119,6 +122,9 @@ class PodObject:
     address: str = ""
     waiting: tuple[str, str] | None = None
     asked_at: float | None = None
+    last_word: tuple[str, str] | None = None
+    last_word_at: float | None = None
+    is_busy: bool = False
     started_at: float | None = None
     ended: Mapping[str, Any] | None = None
     container: str = RANKS
@@ -240,10 +246,17 @@ def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, 
         container=container,
         engine=sys.intern(labels.get(names.ENGINE) or ""),
         waiting=_words(waiting) if waiting else None,
+        is_busy=_is_busy(spec, first) or scheduled.get("reason") == "SchedulingGated",
         started_at=_started_at(running or terminated or {}),
         ended=_only(terminated) if terminated else None,
         family=str((metadata.get("annotations") or {}).get(names.FAMILY) or ""),
     )
+
+
+def _is_busy(spec: Object, states: Mapping[str, Any]) -> bool:
+    """Return whether a container runs that is to end before the others start."""
+    sidecars = {each["name"] for each in spec.get("initContainers") or () if each.get("restartPolicy") == SIDECAR}
+    return any("running" in state for name, state in states.items() if name not in sidecars)
 
 
 def amounts(resources: Mapping[str, Any]) -> Amounts:

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import Ending, read_ending
+from fairlead.policy.kinds.slow_starts import LIMIT_S, TOLD_AFTER_S
 from fairlead.state.plan import CreatePod
-from fairlead.state.snapshot import Grant, Pod, PodPhase
+from fairlead.state.snapshot import Grant, Pod, PodPhase, Silence
 
 # kube-scheduler's caches may lag behind what was just freed; it looks again with every change.
 REFUSAL_PATIENCE_S = 3.0
@@ -13,7 +14,8 @@ REFUSAL_PATIENCE_S = 3.0
 PULL_PATIENCE_S = 60.0
 # Kubernetes takes a disk by force from a node that does not let go of it, but after six minutes
 # (`maxWaitForUnmountDuration` of its attach-detach controller). What is not there a while later waits for a person.
-MOUNT_PATIENCE_S = 600.0
+MOUNT_PATIENCE_S = LIMIT_S
+PULLING = "Pulling"
 PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
 NEVER = frozenset(
     {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -41,21 +43,31 @@ UNANSWERED = "it was deleted before its result was read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hindrance:
-    """An obstacle that keeps a pod from starting before any of its containers.
+class LastWord:
+    """The newest Event that a pod's kubelet told of it, which may be an obstacle before any of its containers.
 
     Attributes:
-        words: Reason and message of the Event that says it.
+        words: Reason and message of the Event; None where there is none.
+        told_at: When it was told first.
         asked_at: When it was still the newest.
     """
 
     pod_uid: str
-    words: tuple[str, str]
+    words: tuple[str, str] | None
+    told_at: float | None = None
     asked_at: float
 
+    @property
+    def is_obstacle(self) -> bool:
+        """Return whether it says what keeps the pod from starting."""
+        return self.words is not None and self.words[0] in HINDRANCES
+
     def applied(self, pod: PodObject) -> PodObject:
-        """The pod as one that waits for this, if it is the one."""
-        return replace(pod, waiting=self.words, asked_at=self.asked_at) if pod.uid == self.pod_uid else pod
+        """The pod as one of which this is known, if it is the one."""
+        if pod.uid != self.pod_uid:
+            return pod
+        known = replace(pod, asked_at=self.asked_at, last_word=self.words, last_word_at=self.told_at)
+        return replace(known, waiting=self.words) if self.is_obstacle else known
 
 
 def observe_pod(
@@ -82,6 +94,8 @@ def observe_pod(
     """
     ending = read_ending(pod.ended, ranks=ranks) if pod.ended is not None else None
     phase, message = _verdict(pod, ending, told=told_at is not None, node=node, gone=gone)
+    if phase is PodPhase.STARTING and message is None and node is not None and not node.ready:
+        message = f"node {pod.node} is not ready: its kubelet does not answer"
     keeps = phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
     return Pod(
         uid=f"{pod.run_uid}-{pod.attempt}-{pod.index}",
@@ -100,7 +114,25 @@ def observe_pod(
         message=message,
         usage=ending.usage if ending is not None and keeps else None,
         ready=pod.ready and phase is PodPhase.RUNNING and told_at is None and pod.told_at is None,
+        silence=_silence(pod, told=told_at is not None) if not phase.is_final else None,
     )
+
+
+def _silence(pod: PodObject, *, told: bool) -> Silence | None:
+    """Return for how long nothing has been heard of the start of a pod; None while what it waits for is known."""
+    if pod.started_at is not None or told or pod.told_at is not None or pod.is_busy:
+        return None
+    if is_stuck(pod) or is_hindered(pod) or _is_pulling(pod):
+        return None
+    if not pod.node:
+        return Silence(since=pod.created_at, what="kube-scheduler has not bound it to its node")
+    since = max(pod.created_at, pod.last_word_at or 0.0)
+    if pod.last_word is None:
+        what = "its kubelet says nothing of it"
+    else:
+        what = f"its kubelet said last {_clause(': '.join(filter(None, pod.last_word)))!r}"
+    # Not asked yet, nothing is known of its silence.
+    return Silence(since=since, until=max(since, pod.asked_at or 0.0), what=what)
 
 
 def stray(pod: PodObject) -> Pod:
@@ -142,6 +174,10 @@ def is_on_lost_node(pod: PodObject, node: NodeObject | None) -> bool:
 def is_stuck(pod: PodObject) -> bool:
     """A container of it cannot start as things are."""
     return pod.waiting is not None and pod.waiting[0] in PULL | NEVER
+
+
+def _is_pulling(pod: PodObject) -> bool:
+    return pod.last_word is not None and pod.last_word[0] == PULLING
 
 
 def is_hindered(pod: PodObject) -> bool:
@@ -228,6 +264,8 @@ def _disruption(pod: PodObject) -> str | None:
 def _waits(pod: PodObject) -> str | None:
     if is_hindered(pod):
         return f"{_why_hindered(pod)}; kubelet retries for {MOUNT_PATIENCE_S / 60:.0f} min in all"
+    if _is_pulling(pod) and pod.asked_at is not None and pod.asked_at - pod.created_at >= TOLD_AFTER_S:
+        return f"its image {pod.image} is being pulled on {pod.node}"
     if not is_stuck(pod):
         return None
     why = why_not_started(pod)

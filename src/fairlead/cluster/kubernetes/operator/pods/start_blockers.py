@@ -1,8 +1,9 @@
-"""Finds why a bound pod does not start, if only the Events of its kubelet say so: volumes, and the pod's sandbox.
+"""Finds why a bound pod does not start, if only the Events of its kubelet say so: volumes, its sandbox, its image.
 
-What hinders a container is in the pod itself; what comes before any container is not. So of each run one pod that takes
-its time is asked about, first after a while and then half as often each time; one that starts at once costs nothing.
-When our patience with it ends it is asked about once more, and taken back where the answer is as before.
+What hinders a container is in the pod itself; what comes before any container is not, nor that nothing happens at all.
+So of each run one pod that takes its time is asked about, first after a while and then half as often each time; one
+that starts at once costs nothing. When our patience with it ends it is asked about once more, and taken back where the
+answer is as before.
 
 An API server reads all Events of a namespace to find those of one pod: where there are ten thousand, a good part of a
 second of its CPU. So one run is asked about at a time, first those that have waited longest.
@@ -11,10 +12,10 @@ second of its CPU. So one run is asked about at a time, first those that have wa
 from dataclasses import dataclass
 from functools import partial
 
-from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.api.objects import PodObject, seconds
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.pods.pod_events import newest
-from fairlead.cluster.kubernetes.operator.pods.pod_status import HINDRANCES, MOUNT_PATIENCE_S, Hindrance, is_stuck
+from fairlead.cluster.kubernetes.operator.pods.pod_status import MOUNT_PATIENCE_S, LastWord, is_stuck
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 
 LOOK_S = 1.0
@@ -53,10 +54,10 @@ class StartBlockers:
             pod = self._slowest(uid)
             if pod is None:
                 self._turns.pop(uid, None)
-                self._view.note_hindrance(uid, None)
+                self._view.note_last_word(uid, None)
             elif uid not in self._turns or self._turns[uid].pod.uid != pod.uid:
                 self._turns[uid] = _Turn(pod=pod, due=now + FIRST_S, every_s=FIRST_S)
-                self._view.note_hindrance(uid, None)
+                self._view.note_last_word(uid, None)
         if not self._turns or now - self._asked_at < APART_S:
             return
         uid, turn = min(self._turns.items(), key=lambda item: item[1].due)
@@ -76,8 +77,11 @@ class StartBlockers:
 
     def _ask(self, uid: str, pod: PodObject, now: float) -> None:
         # What a scheduler said of it before may be written down after what hinders it now.
-        event, hindrance = newest(self._view.client, pod, by=TELLERS), None
-        if event is not None and event.get("reason") in HINDRANCES:
-            words = str(event["reason"]), str(event.get("message") or "")
-            hindrance = Hindrance(pod_uid=pod.uid, words=words, asked_at=now)
-        self._view.note_hindrance(uid, hindrance)
+        event = newest(self._view.client, pod, by=TELLERS)
+        if event is None:
+            self._view.note_last_word(uid, LastWord(pod_uid=pod.uid, words=None, asked_at=now))
+            return
+        words = str(event.get("reason")), str(event.get("message") or "")
+        made = event["metadata"].get("creationTimestamp")
+        told_at = None if made is None else seconds(made)
+        self._view.note_last_word(uid, LastWord(pod_uid=pod.uid, words=words, told_at=told_at, asked_at=now))

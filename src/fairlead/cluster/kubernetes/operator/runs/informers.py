@@ -19,7 +19,7 @@ from fairlead.cluster.kubernetes.kinds import leaf_kinds, objects_path, parent_k
 from fairlead.cluster.kubernetes.operator.engines.engine_members import STOPPED_EARLY, absent, explained
 from fairlead.cluster.kubernetes.operator.engines.engine_objects import EngineObjects
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_last_words
-from fairlead.cluster.kubernetes.operator.pods.pod_status import Hindrance, observe_pod, remembering
+from fairlead.cluster.kubernetes.operator.pods.pod_status import LastWord, observe_pod, remembering
 from fairlead.cluster.kubernetes.operator.runs.daemonsets import DaemonObject, read_daemon
 from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks, PodIndex
 from fairlead.cluster.kubernetes.operator.runs.run_record import (
@@ -85,7 +85,7 @@ class Informers:
         self._active: dict[str, float] = {}
         self._heard: dict[str, float] = {}
         self._last_words: dict[str, tuple[tuple[int, int, int], Progress]] = {}
-        self._hindered: dict[str, Hindrance] = {}
+        self._last_heard: dict[str, LastWord] = {}
 
     @property
     def caches(self) -> tuple[Cache[Any], ...]:
@@ -190,8 +190,8 @@ class Informers:
     def pods_of(self, uid: str) -> Mapping[str, PodObject]:
         """The pods of a run by their keys."""
         with self._lock:
-            pods, hindrance = dict(self._index.of_run(uid)), self._hindered.get(uid)
-        return pods if hindrance is None else {key: hindrance.applied(pod) for key, pod in pods.items()}
+            pods, word = dict(self._index.of_run(uid)), self._last_heard.get(uid)
+        return pods if word is None else {key: word.applied(pod) for key, pod in pods.items()}
 
     def pods_on(self, node: str) -> tuple[PodObject, ...]:
         """The pods that count on a node: bound there and not over, whoever's."""
@@ -326,14 +326,14 @@ class Informers:
         nothing."""
         return self._last_words[uid][1] if uid in self._last_words else None
 
-    def note_hindrance(self, uid: str, hindrance: Hindrance | None) -> None:
-        """Note what keeps a run from starting; None for nothing."""
-        if self._hindered.get(uid) == hindrance:
+    def note_last_word(self, uid: str, word: LastWord | None) -> None:
+        """Note what a kubelet said last of a pod of a run that has not started; None for nothing."""
+        if self._last_heard.get(uid) == word:
             return
-        if hindrance is None:
-            self._hindered.pop(uid, None)
+        if word is None:
+            self._last_heard.pop(uid, None)
         elif self.find(uid) is not None:
-            self._hindered[uid] = hindrance
+            self._last_heard[uid] = word
         self._mark(runs=(uid,))
 
     def over(self, uid: str) -> dict[str, Pod]:
@@ -366,9 +366,9 @@ class Informers:
         if last is None:
             return
         with self._lock:
-            known, hindrance = self._index.get(last.key), self._hindered.get(last.run_uid)
-            if known is not None and hindrance is not None:
-                known = hindrance.applied(known)
+            known, word = self._index.get(last.key), self._last_heard.get(last.run_uid)
+            if known is not None and word is not None:
+                known = word.applied(known)
             now = after if after is None else remembering(known, after)
             self._index.follow(last.key, now)
         if now is not None and now.ended is not None and (known is None or known.ended is None):
@@ -448,7 +448,7 @@ class Informers:
                 self._active.pop(before.uid, None)
                 self._heard.pop(before.uid, None)
                 self._last_words.pop(before.uid, None)
-                self._hindered.pop(before.uid, None)
+                self._last_heard.pop(before.uid, None)
                 self._seen.pop(before.uid, None)
             elif after is not None:
                 if before is not None and before.uid != after.uid:
