@@ -25,7 +25,7 @@ from fairlead.policy.kinds.steps import Task
 from fairlead.specs.formats.packing import packed, unpacked
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import to_json
-from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.pipeline import WATCH_VARIABLE, Pipeline
 from fairlead.specs.workload import PIPELINE_VARIABLE
 from tests.builders import training
 from tests.kubernetes.builders import SETTINGS, a_creation, a_workload
@@ -291,6 +291,18 @@ def test_a_variable_that_holds_no_pipeline_is_told_and_makes_no_trouble_for_read
     with pytest.raises(InvalidSpec, match=r"FAIRLEAD_PIPELINE: it holds no pipeline: .*; leave it out"):
         unpacked(value)
     assert pipeline_of(replace(training("train"), env={PIPELINE_VARIABLE: value})) is None
+
+
+def test_a_pod_that_watches_data_has_all_that_looks_for_drift(on_a_volume: Pods) -> None:
+    given = on_a_volume.work / "given"
+    drift = {"data": str(given), "column": "loss", "cost": 5.0}
+    on_a_volume.environ = {WATCH_VARIABLE: json.dumps({"data": [str(given)], "every_s": 0.1, "drift": drift})}
+    pod = on_a_volume.start("one")
+    report = on_a_volume.path / "one-0" / "local" / "pod" / "rank-0.json"
+    until(lambda: report.exists() and "seen" in json.loads(report.read_text()), "look at data", timeout_s=TIMEOUT_S)
+    kill_container(pod)
+    out, _ = pod.communicate(timeout=TIMEOUT_S)
+    assert "Traceback" not in out
 
 
 def test_only_the_pods_of_drivers_have_the_driver() -> None:

@@ -89,7 +89,7 @@ def test_runs_have_from_their_pipeline_what_they_do_not_say_themselves() -> None
             {"steps": {"train": {"training": {"run": "a", "kubernetes": ELSEWHERE}}}},
             "it does not mount the volume of /team/runs as the pipeline does",
         ),
-        ({"on": {"drift": DRIFTING}}, "drift is looked for on this machine so far"),
+        ({"on": {"drift": DRIFTING}}, "on.drift.data: losses.csv is on no volume of the pipeline"),
         ({"name": "a" * 36, "schedule": "0 3 * * *"}, "its runs would be named"),
     ],
 )  # fmt: skip
@@ -97,6 +97,24 @@ def test_what_a_cluster_cannot_carry_out_is_refused(changes: dict[str, Any], sen
     with pytest.raises(InvalidSpec) as refused:
         with_driver(on_a_volume(**changes))
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("mount", [MOUNT, {**MOUNT, "readOnly": True}])
+def test_drift_is_looked_for_by_a_run_that_is_told_in_a_file_from_where_rows_count(mount: dict[str, Any]) -> None:
+    drift = {**DRIFTING, "data": "/team/losses.csv"}
+    writes = mounting(VOLUME, MOUNT)["spec"]["containers"][0]["volumeMounts"][0]
+    mounts = {"spec": {"volumes": [VOLUME, {**VOLUME, "name": "seen"}], "containers": [{"name": RANKS, "volumeMounts": [
+        {**writes, "mountPath": "/places"}, {**mount, "name": "seen"}]}]}}  # fmt: skip
+    on = {"drift": drift, "every": "5s"}
+    watch = with_driver(on_a_volume(checkpoint="/places/runs", on=on, kubernetes=mounts)).watch
+    assert watch is not None
+    asked = json.loads(watch.env["FAIRLEAD_WATCH"])
+    assert (asked["data"], asked["every_s"], asked["drift"]["data"]) == ([], 5.0, "/team/losses.csv")
+    pod = render_pod(a_workload(watch, parent="p"), a_creation(), SETTINGS)["spec"]
+    assert any(each["mountPath"] == "/fairlead/family" for each in pod["containers"][0]["volumeMounts"])
+    # Nobody waits for the next look, so that it is not asked each second.
+    assert pod["initContainers"][0]["command"][-1] != "1.0"
+    assert with_driver(on_a_volume(on={"drift": {**DRIFTING, "data": "s3://bucket/losses.csv"}})).watch is not None
 
 
 def test_the_pod_of_a_driver_that_asks_is_told_in_a_file_and_reports_each_second() -> None:

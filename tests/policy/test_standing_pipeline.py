@@ -7,16 +7,17 @@ import pytest
 
 from fairlead.policy.kinds.pipeline import KIND, PipelineDetail, judge
 from fairlead.policy.kinds.record import Family
-from fairlead.policy.kinds.standing_pipeline import MOST_KEPT, TRIGGER, WATCHES
-from fairlead.specs.pipeline import CatchUp, On, Overlap, Pipeline, Schedule, Step
+from fairlead.policy.kinds.standing_pipeline import MOST_KEPT, TRIGGER, WATCHES, DriftCycle
+from fairlead.specs.pipeline import CatchUp, Drift, On, Overlap, Pipeline, Schedule, Step
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Status, Workload
+from fairlead.state.snapshot import AnyWorkload, DriftSeen, Intent, Phase, Progress, Status, Workload
 
 NOON = datetime(2026, 11, 24, 12, tzinfo=UTC).timestamp()
 HOUR = 3600.0
 REASON = Reason(code=Code.REPORTED, message="said so")
+BY_COST = Drift(data="/team/seen.csv", column="error", cost=20.0)
 LOOK = Training(name="churn-watch", run="watch", labels={WATCHES: "these"})
 
 
@@ -189,6 +190,113 @@ def test_data_is_watched_anew_when_something_else_is_to_be_watched_and_that_is_n
     world.sees("z" * 64)
     world.passes(NOON + 4)
     assert list(world.children) == ["watch"]
+
+
+class Drifting(World):
+    """Of one whose pod looks for drift, and tells what it finds."""
+
+    def __init__(self, drift: Drift = BY_COST) -> None:
+        on = On(drift=drift)
+        super().__init__(Pipeline(name="churn", steps={"train": Step(run="train")}, on=on, watch=LOOK))
+        self.passes(NOON)
+        self.now = NOON
+
+    def finds(self, run: int, looked: str, *, due: bool = False, begin: int | None = 0, fresh: float = 0.1) -> None:
+        seen = DriftSeen(run=run, looked=looked * 64, begin=begin, fresh=fresh, is_due=due, said=f"said {looked}")
+        self.children["watch"] = replace(self.children["watch"], progress=Progress(drift=seen))
+        self.goes_on()
+
+    def goes_on(self) -> None:
+        for _ in range(3):
+            self.now += 1
+            self.passes(self.now)
+
+    @property
+    def cycle(self) -> DriftCycle:
+        detail = self.pipeline.status.detail
+        assert isinstance(detail, PipelineDetail)
+        assert detail.standing is not None
+        return detail.standing.drift
+
+
+def test_a_model_that_has_grown_stale_is_trained_once_and_rows_count_from_the_end_of_that() -> None:
+    world = Drifting()
+    world.finds(0, "a")
+    assert (world.runs, world.says) == ([], "runs when /team/seen.csv drifts (said a)")
+    world.finds(0, "b", due=True, fresh=0.2)
+    assert world.runs == ["1"]
+    assert world.children["1"].spec.labels[TRIGGER] == f"drift-{'b' * 16}"
+    assert world.events[-1] == "Triggered: churn-1 by drift: said b"
+    world.finds(0, "c", due=True, fresh=0.3)
+    assert world.runs == ["1"]
+    world.ends("1")
+    world.goes_on()
+    assert world.cycle == DriftCycle(run=1, begin=None, fresh=0.3, fresh_now=0.3, acted_on="b" * 16)
+    # What was found before it has heard of the training says nothing of the new model.
+    world.finds(0, "d", due=True)
+    assert world.runs == ["1"]
+    world.finds(1, "e", begin=700, fresh=0.3)
+    world.finds(1, "f", begin=900, fresh=0.25)
+    assert (world.cycle.begin, world.cycle.fresh, world.cycle.fresh_now) == (700, 0.3, 0.25)
+    world.finds(1, "0", due=True, begin=700)
+    assert world.runs == ["1", "2"]
+
+
+def test_a_training_for_drift_that_failed_has_staleness_cost_as_much_again_and_another_that_failed_has_not() -> None:
+    world = Drifting()
+    world.finds(0, "b", due=True)
+    world.ends("1", Phase.FAILED)
+    world.goes_on()
+    assert (world.runs, world.cycle.run, world.cycle.is_new) == (["1"], 1, False)
+    on = world.pipeline.spec.on
+    spec = replace(hourly(), on=on, watch=LOOK)
+    world = Drifting()
+    world.pipeline = replace(world.pipeline, spec=spec)
+    world.now = NOON + HOUR
+    world.goes_on()
+    world.ends("1", Phase.FAILED)
+    world.goes_on()
+    assert (world.runs, world.cycle.run) == (["1"], 0)
+    world.finds(0, "b", due=True)
+    assert world.children["2"].spec.labels[TRIGGER].startswith("drift-")
+
+
+def test_drift_that_was_acted_on_by_one_that_died_is_not_acted_on_again() -> None:
+    world = Drifting()
+    seen = DriftSeen(run=0, looked="b" * 64, begin=0, is_due=True, said="stale")
+    world.children["watch"] = replace(world.children["watch"], progress=Progress(drift=seen))
+    world.passes(NOON + 1, dies=True)
+    assert world.runs == ["1"]
+    world.goes_on()
+    # Somebody deletes it: of what was found there is no second run.
+    del world.children["1"]
+    world.goes_on()
+    assert world.runs == []
+    world.finds(0, "c", due=True)
+    assert world.runs == ["2"]
+
+
+def test_data_that_is_unlike_its_reference_has_one_run_until_a_file_changes() -> None:
+    world = Drifting(Drift(data="/team/seen.csv", reference="train.csv"))
+    for looked, runs in (("b", ["1"]), ("b", ["1"]), ("c", ["1", "2"])):
+        world.finds(0, looked, due=True)
+        assert world.runs == runs
+        world.ends(runs[-1])
+        world.goes_on()
+        assert (world.runs, world.cycle.run) == (runs, 0)
+
+
+def test_what_is_to_be_looked_for_otherwise_is_judged_anew() -> None:
+    world = Drifting()
+    world.finds(0, "b", due=True)
+    world.ends("1")
+    world.goes_on()
+    world.pipeline = replace(
+        world.pipeline, spec=replace(world.pipeline.spec, watch=replace(LOOK, labels={WATCHES: "those"}))
+    )
+    world.goes_on()
+    assert world.cycle == DriftCycle(run=1)
+    assert (world.runs, world.pipeline.status.phase) == (["1"], Phase.RUNNING)
 
 
 def test_a_watch_that_failed_ends_it_with_its_reason() -> None:

@@ -71,5 +71,7 @@ def _admitted(cluster: ClusterClient, spec: Pipeline, directory: Path) -> Admiss
 
 def _when(spec: Pipeline) -> str:
     parts = [] if spec.schedule is None else [f"at `{spec.schedule.cron}` {spec.schedule.timezone}"]
-    parts += [] if spec.on is None else [f"when {', '.join(spec.on.data)} changes"]
+    if spec.on is not None:
+        parts += [f"when {', '.join(spec.on.data)} changes"] if spec.on.data else []
+        parts += [] if spec.on.drift is None else [f"when {spec.on.drift.data} drifts"]
     return " and ".join(parts)

@@ -217,12 +217,34 @@ class StepAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriftSeen:
+    """The finding of a run that looks for drift.
+
+    Attributes:
+        run: The number of the pipeline's run from whose end rows count; 0 for from the beginning of the file.
+        looked: The hash by which the files that it has looked at are told from other content.
+        begin: Where rows count from, in bytes; None where that could not be found.
+        fresh: The mean loss of a fresh model, as known now.
+        is_due: Whether to train.
+        said: The reason for that, or for not; or why it cannot be looked.
+    """
+
+    run: int
+    looked: str = ""
+    begin: int | None = None
+    fresh: float | None = None
+    is_due: bool = False
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The last report of a run about itself, rank 0 first. Steps are counts of completed steps.
 
     Attributes:
         asks: Of a pipeline's driver in a pod: the steps whose runs it waits for.
         seen: Of a run that watches data: the hash of what that holds.
+        drift: Of a run that looks for drift: what it has found.
         saves_failed: Saves of this start that failed since one was complete; None while nobody has asked for one.
         save_failed_step: The step of the last of them; None when the last save went well.
         save_problem: Why that one failed.
@@ -254,6 +276,7 @@ class Progress:
     loading_s: float | None = None
     asks: tuple[StepAsked, ...] = ()
     seen: str | None = None
+    drift: DriftSeen | None = None
     updated_at: float = 0.0
 
 

@@ -1,6 +1,7 @@
 """The files through which shims and ranks speak to the agent; the pod contract in ARCHITECTURE.md describes them."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ from typing import Any
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
-from fairlead.state.snapshot import Progress, RankExit, StepAsked, Usage, Whereabouts
+from fairlead.state.snapshot import DriftSeen, Progress, RankExit, StepAsked, Usage, Whereabouts
 
 SERIES = "rank-0.series.jsonl"
+# A finding of drift goes into a status, its hash into a label.
+_LOOKED = re.compile(r"[0-9a-f]{1,64}")
+MOST_SAID = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +165,7 @@ def progress_of(report: dict[str, Any]) -> Progress:
         loading_s=_number(report.get("loading_s")),
         asks=_asks(report.get("asks")),
         seen=str(seen) if (seen := report.get("seen")) else None,
+        drift=_drift(report.get("drift")),
         updated_at=_number(report.get("updated_at")) or 0.0,
     )
 
@@ -175,6 +180,20 @@ def _asks(value: object) -> tuple[StepAsked, ...]:
         and isinstance(each[0], str)
         and (each[1] is None or type(each[1]) is int)
         and (each[2] is None or isinstance(each[2], str))
+    )
+
+
+def _drift(value: object) -> DriftSeen | None:
+    """Read what a look for drift has found; None for what is no finding."""
+    if not isinstance(value, dict) or _whole(value.get("run")) is None:
+        return None
+    return DriftSeen(
+        run=value["run"],
+        looked=looked if isinstance(looked := value.get("looked"), str) and _LOOKED.fullmatch(looked) else "",
+        begin=_whole(value.get("begin")),
+        fresh=_number(value.get("fresh")),
+        is_due=value.get("due") is True,
+        said=str(value.get("said", ""))[:MOST_SAID],
     )
 
 

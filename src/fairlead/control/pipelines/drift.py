@@ -5,6 +5,7 @@ with that supervisor, the process PARENT.
 """
 
 import csv
+import errno
 import importlib.util
 import io
 import json
@@ -15,10 +16,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from fairlead.errors import Conflict
+from fairlead.errors import Conflict, RuntimeFault
 from fairlead.policy.kinds.staleness import staleness
+from fairlead.runtime.places import is_url, open_place, translated
 from fairlead.runtime.processes import die_with_parent
 from fairlead.specs.pipeline import Detector, Drift
 
@@ -33,7 +35,7 @@ class Request:
     """The things to look at.
 
     Attributes:
-        data, reference: Paths.
+        data, reference: Paths, or URLs of objects.
         begin: Where in ``data`` rows count from, in bytes; None for from its end, so that none does yet.
         fresh: The mean loss of a fresh model as known before these rows; None for not at all.
         is_new: Whether the model is new since ``begin``.
@@ -73,8 +75,8 @@ class Finding:
 def request_of(drift: Drift, base: Path, **state: Any) -> Request:
     """Return what to look at for a spec whose paths are relative to ``base``."""
     return Request(
-        data=str(base / Path(drift.data).expanduser()),
-        reference=None if drift.reference is None else str(base / Path(drift.reference).expanduser()),
+        data=place_of(drift.data, base),
+        reference=None if drift.reference is None else place_of(drift.reference, base),
         column=drift.column,
         cost=drift.cost,
         detector=drift.detector,
@@ -84,18 +86,19 @@ def request_of(drift: Drift, base: Path, **state: Any) -> Request:
     )
 
 
+def place_of(data: str, base: Path) -> str:
+    """Return the path or URL that a spec names."""
+    return data if is_url(data) else str(base / Path(data.removeprefix("file://")).expanduser())
+
+
 def check(name: str, drift: Drift, base: Path) -> None:
     """Refuse a drift that could never be looked for here.
 
     Raises:
         Conflict: A file or a package is missing, or the column is.
     """
-    if (drift.detector or drift.reference) and importlib.util.find_spec("river") is None:
-        key = "detector" if drift.detector else "reference"
-        raise Conflict(
-            f"{name}: on.drift.{key} needs the package river, which is not installed here; "
-            f"`pip install 'fairlead[{EXTRA}]'`, or give `column` and `cost`."
-        )
+    if (problem := package_problem(drift)) is not None:
+        raise Conflict(f"{name}: {problem}")
     wanted = request_of(drift, base)
     for key, path in (("data", wanted.data), ("reference", wanted.reference)):
         if path is not None and not Path(path).is_file():
@@ -105,20 +108,30 @@ def check(name: str, drift: Drift, base: Path) -> None:
         raise Conflict(f"{name}: on.drift: {found.problem}")
 
 
+def package_problem(drift: Drift) -> str | None:
+    """Tell what a look needs and this Python does not have; None for nothing."""
+    if not (drift.detector or drift.reference) or importlib.util.find_spec("river") is not None:
+        return None
+    return (
+        f"on.drift.{'detector' if drift.detector else 'reference'} needs the package river, which is not installed "
+        f"here; `pip install 'fairlead[{EXTRA}]'`, or give `column` and `cost`."
+    )
+
+
 def look(request: Request) -> Finding:
     """Look for drift in what the files hold now."""
     try:
         return _compared(request) if request.reference is not None else _judged(request)
     except OSError as error:
-        return Finding(problem=f"{error.filename}: {error.strerror or error}")
-    except (ValueError, csv.Error) as error:
+        return Finding(problem=f"{error.filename or request.data}: {error.strerror or error}")
+    except (ValueError, csv.Error, RuntimeFault) as error:
         return Finding(problem=str(error))
 
 
 def _judged(request: Request) -> Finding:
     """Judge a stream of losses."""
     assert request.column is not None, "a rule of the spec"
-    rows = Rows(Path(request.data), request.begin)
+    rows = Rows(request.data, request.begin)
     losses = list(rows.numbers(request.column))
     if request.cost is not None:
         now = staleness(losses, fresh=request.fresh, window=request.window, is_new=request.is_new)
@@ -166,8 +179,8 @@ def _compared(request: Request) -> Finding:
     With ``m`` columns each is tested at ``significance / m`` (Bonferroni).
     """
     assert request.reference is not None
-    rows = Rows(Path(request.data), request.begin)
-    old, new = _columns(Rows(Path(request.reference), 0)), _columns(rows)
+    rows = Rows(request.data, request.begin)
+    old, new = _columns(Rows(request.reference, 0)), _columns(rows)
     shared = [name for name in old if name in new]
     if not shared:
         raise ValueError(f"{request.data} and {request.reference} have no column in common")
@@ -221,9 +234,9 @@ class Rows:
         names: The columns of the header; empty where each row has its own.
     """
 
-    def __init__(self, path: Path, begin: int | None) -> None:
-        self.path = path
-        with path.open("rb") as file:
+    def __init__(self, place: str, begin: int | None) -> None:
+        self.place = place
+        with _opened(place) as file:
             size = file.seek(0, os.SEEK_END)
             self.begin = begin if begin is not None and begin <= size else 0
             file.seek(0)
@@ -250,7 +263,7 @@ class Rows:
             except ValueError:
                 row = None
             if not isinstance(row, dict):
-                raise ValueError(f"{self.path}: row {number} is no JSON object: {line[:80]}")
+                raise ValueError(f"{self.place}: row {number} is no JSON object: {line[:80]}")
             yield {name: _text(value) for name, value in row.items()}
 
     def numbers(self, column: str) -> Iterator[float]:
@@ -260,7 +273,7 @@ class Rows:
             ValueError: There is no such column, or a value is no finite number.
         """
         if not self._is_json and column not in self.names:
-            raise ValueError(f"{self.path} has no column {column!r}; columns: {', '.join(self.names) or 'none'}")
+            raise ValueError(f"{self.place} has no column {column!r}; columns: {', '.join(self.names) or 'none'}")
         for number, row in enumerate(self, 1):
             text = row.get(column, "")
             if text == "":
@@ -271,8 +284,29 @@ class Rows:
             except ValueError:
                 value = math.nan
             if not math.isfinite(value):
-                raise ValueError(f"{self.path}: row {number} has {text[:40]!r} as {column}, which is no finite number")
+                raise ValueError(f"{self.place}: row {number} has {text[:40]!r} as {column}, which is no finite number")
             yield value
+
+
+def _opened(place: str) -> BinaryIO:
+    """Open a file, or an object of a store, to be read.
+
+    Raises:
+        OSError: There is none.
+        RuntimeFault: The store cannot be reached, or needs a package that is not there.
+    """
+    if not is_url(place):
+        return open(place, "rb")
+    system, path = open_place(place, what="rows")
+    system.invalidate_cache()
+
+    def read() -> BinaryIO:
+        return io.BytesIO(system.cat_file(path))
+
+    try:
+        return translated(read, f"{place} cannot be read")
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "is not there", place) from None
 
 
 def _text(value: object) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import SharedArtefacts
+from fairlead.control.pipelines.drift_watch import DriftWatch
 from fairlead.control.pipelines.driver import Driver, Surroundings
 from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, ObjectJournal
 from fairlead.control.pipelines.pod_children import PodChildren
@@ -25,7 +26,7 @@ from fairlead.errors import InvalidSpec, RuntimeFault
 from fairlead.runtime.places import is_url
 from fairlead.runtime.progress import Reporter
 from fairlead.specs.formats.packing import unpacked
-from fairlead.specs.pipeline import FAMILY_FILE, WATCH_VARIABLE, Pipeline
+from fairlead.specs.pipeline import FAMILY_FILE, WATCH_VARIABLE, Drift, Pipeline
 from fairlead.specs.workload import PIPELINE_VARIABLE
 
 FOLDER = "fairlead-artefacts"
@@ -38,8 +39,11 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     directory = environ.get("FAIRLEAD_POD_DIR")
     reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
     if WATCH_VARIABLE in environ:
-        told = json.loads(environ[WATCH_VARIABLE])
-        watch(tuple(told["data"]), told["every_s"], reporter)
+        asked = json.loads(environ[WATCH_VARIABLE])
+        look = None
+        if "drift" in asked:
+            look = DriftWatch(Drift(**asked["drift"]), Path.cwd(), Path(FAMILY_FILE), reporter).look
+        watch(tuple(asked["data"]), asked["every_s"], reporter, and_look=look)
     place = environ.get("FAIRLEAD_CHECKPOINT_TO")
     if place is None:
         print("fairlead: a pipeline needs a place that outlives its pods: give `checkpoint.to`.", file=sys.stderr)

@@ -62,12 +62,14 @@ def watch(
     every_s: float,
     reporter: Reporter,
     *,
+    and_look: Callable[[], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
     looks: int | None = None,
 ) -> None:
     """Report what data holds, each time that it has changed and then stayed so for one look.
 
     Args:
+        and_look: Looks at something else as often.
         looks: How often to look; None for ever.
     """
     urls = [each for each in data if is_url(each)]
@@ -75,17 +77,20 @@ def watch(
     before, told, problem = "", "", ""
     while looks is None or looks > 0:
         try:
-            signature = " ".join((signature_of(paths), *map(listing_of, urls)))
-            if signature == before and signature != told:
-                # Only what nobody is writing is worth reading.
-                whole = hashlib.sha256(" ".join((content_of(paths), *map(listing_of, urls))).encode())
-                reporter.fact(seen=whole.hexdigest())
-                told = signature
-            before, problem = signature, ""
+            if data:
+                signature = " ".join((signature_of(paths), *map(listing_of, urls)))
+                if signature == before and signature != told:
+                    # Only what nobody is writing is worth reading.
+                    whole = hashlib.sha256(" ".join((content_of(paths), *map(listing_of, urls))).encode())
+                    reporter.fact(seen=whole.hexdigest())
+                    told = signature
+                before, problem = signature, ""
         except (OSError, RuntimeFault) as error:
             if str(error) != problem:
                 problem = str(error)
                 print(f"fairlead: the data cannot be looked at: {problem}", flush=True)
+        if and_look is not None:
+            and_look()
         looks = None if looks is None else looks - 1
         if looks != 0:
             sleep(every_s)

@@ -5,7 +5,7 @@ and takes down what it is for before anything else is decided: no time and no ch
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 
 from fairlead.policy.kinds.parents import failed, submit
@@ -14,13 +14,13 @@ from fairlead.policy.kinds.schedule import next_time, turn, zone_of
 from fairlead.specs.pipeline import Pipeline
 from fairlead.state.plan import ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
+from fairlead.state.snapshot import AnyWorkload, DriftSeen, Intent, Phase, Workload
 
 TRIGGER = "trigger"
 """Label of a run: what it was submitted for."""
 OF_PIPELINE = "pipeline"
 """Label with the name that a pipeline was given, where it runs under another; by that name its results are found."""
-SCHEDULE, DATA = "schedule", "data"
+SCHEDULE, DATA, DRIFT = "schedule", "data", "drift"
 WATCH = "watch"
 WATCHES = "watches"
 """Label of the run that looks at data: what it is to look at."""
@@ -31,6 +31,27 @@ HASH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriftCycle:
+    """The time since a model was trained last, for whoever looks for drift.
+
+    Attributes:
+        run: The number of the run that trained it, from whose end rows count; 0 before any has.
+        is_new: Whether that made a model; one that failed left the model that there was.
+        begin: Where rows count from, in bytes; None while the one who looks has not told where the file ended.
+        fresh: The mean loss of a fresh model as known before these rows; None for not at all.
+        fresh_now: The same with what these rows tell.
+        acted_on: The hash of the files at which a run was submitted last; of the same no other is.
+    """
+
+    run: int = 0
+    is_new: bool = True
+    begin: int | None = 0
+    fresh: float | None = None
+    fresh_now: float | None = None
+    acted_on: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StandingDetail:
     """The state of a pipeline that runs by itself.
 
@@ -38,11 +59,13 @@ class StandingDetail:
         handled_until: Times of its schedule up to this one need nothing any more, in Unix seconds.
         number: Of its newest run.
         content: The hash of what the watched data held when it was last acted on; empty before the first look.
+        drift: How long ago the model was trained, where drift is looked for.
     """
 
     handled_until: float
     number: int = 0
     content: str = ""
+    drift: DriftCycle = field(default_factory=DriftCycle)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +96,7 @@ def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail 
     runs = {int(name): child for name, child in family.children.items() if name.isdigit()}
     adopted = _adopted(detail, runs)
     if adopted is not None:
-        return Standing(detail=adopted, reason=_reason(pipeline.spec, adopted, runs, zone))
+        return Standing(detail=adopted, reason=_reason(pipeline.spec, adopted, runs, None, zone))
     if pipeline.spec.schedule is not None and zone is None:
         message = f"schedule.timezone: the operator knows no time zone {pipeline.spec.schedule.timezone!r}"
         remedy = "Give one of the IANA database, such as Europe/Berlin, or UTC."
@@ -86,12 +109,14 @@ def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail 
     if watch is not None and (wanted is None or watch.spec.labels.get(WATCHES) != wanted.labels[WATCHES]):
         # It looks at what an earlier spec said. What it found says nothing of what this one does.
         orders += () if watch.intent is Intent.DELETE else (ChildIntent(uid=watch.uid, intent=Intent.DELETE),)
-        watch, detail = None, replace(detail, content="")
+        # Nor do runs that were submitted by it: the file is judged anew, as a whole.
+        watch, detail = None, replace(detail, content="", drift=DriftCycle(run=detail.number))
     elif watch is None and wanted is not None:
         new = (submit(pipeline, WATCH, wanted),)
     elif watch is not None and watch.status.phase is Phase.FAILED:
         problem = failed(watch)
         return Standing(detail=detail, reason=problem, problem=problem)
+    detail = replace(detail, drift=_cycle(pipeline.spec, detail.drift, watch, runs))
     detail, label, why, event = _due(pipeline.spec, detail, watch, going, zone, now)
     if label is not None:
         detail = replace(detail, number=detail.number + 1)
@@ -100,7 +125,7 @@ def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail 
         event = _event("Triggered", f"{order.spec.name} {why}")
         reason = Reason(code=Code.CHILDREN_RUNNING, message=f"waits for {order.spec.name}")
     else:
-        reason = _reason(pipeline.spec, detail, runs, zone)
+        reason = _reason(pipeline.spec, detail, runs, watch, zone)
     return Standing(detail=detail, reason=reason, submit=new, children=orders, event=event)
 
 
@@ -123,7 +148,38 @@ def _adopted(detail: StandingDetail, runs: dict[int, AnyWorkload]) -> StandingDe
     kind, _, what = found.spec.labels.get(TRIGGER, "").partition("-")
     if kind == SCHEDULE and what.isdigit():
         return replace(detail, handled_until=max(detail.handled_until, float(what)))
+    if kind == DRIFT:
+        return replace(detail, drift=replace(detail.drift, acted_on=what))
     return replace(detail, content=what) if kind == DATA else detail
+
+
+def _cycle(spec: Pipeline, cycle: DriftCycle, watch: AnyWorkload | None, runs: dict[int, AnyWorkload]) -> DriftCycle:
+    """Return since when the model is used that there is, with what was told of it."""
+    if spec.on is None or spec.on.drift is None:
+        return cycle
+    told = _drift_seen(watch, cycle)
+    if told is not None:
+        begin = told.begin if cycle.begin is None else cycle.begin
+        cycle = replace(cycle, begin=begin, fresh_now=told.fresh)
+    # What is compared with another file is compared whole, whenever a model was trained.
+    over = max((number for number, run in runs.items() if number > cycle.run and _ends_cycle(run)), default=None)
+    if over is None or spec.on.drift.reference is not None:
+        return cycle
+    is_new = runs[over].status.phase is Phase.SUCCEEDED
+    return replace(cycle, run=over, is_new=is_new, begin=None, fresh=cycle.fresh_now)
+
+
+def _ends_cycle(run: AnyWorkload) -> bool:
+    """Return whether a run that is over made a model, or was to and is not to be tried again at once."""
+    if not run.status.phase.is_final:
+        return False
+    return run.status.phase is Phase.SUCCEEDED or run.spec.labels.get(TRIGGER, "").startswith(f"{DRIFT}-")
+
+
+def _drift_seen(watch: AnyWorkload | None, cycle: DriftCycle) -> DriftSeen | None:
+    """The finding of whoever looks for drift since the last training; None while there is none."""
+    told = None if watch is None or watch.progress is None else watch.progress.drift
+    return told if told is not None and told.run == cycle.run else None
 
 
 def _due(
@@ -147,9 +203,14 @@ def _due(
     seen = _seen(watch)
     if seen and not detail.content:
         detail = replace(detail, content=seen)
-    if seen and seen != detail.content and going is None and spec.on is not None:
+    if seen and seen != detail.content and going is None and spec.on is not None and spec.on.data:
         detail = replace(detail, content=seen)
         return detail, f"{DATA}-{seen}", f"by changed data: {', '.join(spec.on.data)}", None
+    told = _drift_seen(watch, detail.drift)
+    looked = "" if told is None else told.looked[:HASH]
+    if told is not None and told.is_due and going is None and looked and looked != detail.drift.acted_on:
+        detail = replace(detail, drift=replace(detail.drift, acted_on=looked))
+        return detail, f"{DRIFT}-{looked}", f"by drift: {told.said}", None
     return detail, None, "", event
 
 
@@ -173,14 +234,23 @@ def _superfluous(runs: dict[int, AnyWorkload]) -> Iterator[ChildIntent]:
             yield ChildIntent(uid=runs[number].uid, intent=Intent.DELETE)
 
 
-def _reason(spec: Pipeline, detail: StandingDetail, runs: dict[int, AnyWorkload], zone: tzinfo | None) -> Reason:
+def _reason(
+    spec: Pipeline,
+    detail: StandingDetail,
+    runs: dict[int, AnyWorkload],
+    watch: AnyWorkload | None,
+    zone: tzinfo | None,
+) -> Reason:
     going = [run.spec.name for run in runs.values() if not run.status.phase.is_final]
     parts = [f"waits for {', '.join(sorted(going))}"] if going else []
     if spec.schedule is not None and zone is not None:
         at = datetime.fromtimestamp(next_time(spec.schedule, detail.handled_until, zone), zone)
         parts.append(f"next at {at:%Y-%m-%d %H:%M %Z}")
-    if spec.on is not None:
+    if spec.on is not None and spec.on.data:
         parts.append(f"runs when {', '.join(spec.on.data)} changes")
+    if spec.on is not None and spec.on.drift is not None:
+        told = _drift_seen(watch, detail.drift)
+        parts.append(f"runs when {spec.on.drift.data} drifts" + (f" ({told.said})" if told is not None else ""))
     if runs and not going:
         newest = runs[max(runs)]
         parts.append(f"{newest.spec.name} is {newest.status.phase.value}")

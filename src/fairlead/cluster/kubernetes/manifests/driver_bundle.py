@@ -31,12 +31,13 @@ sys.exit(main())
 _FOLDERS = ("specs", "text")
 _FILES = (
     "cluster/__init__.py", "cluster/project_files.py", "control/__init__.py", "control/pipelines/__init__.py",
-    "control/pipelines/artefacts.py", "control/pipelines/dependencies.py", "control/pipelines/driver.py",
+    "control/pipelines/artefacts.py", "control/pipelines/dependencies.py", "control/pipelines/drift.py",
+    "control/pipelines/drift_watch.py", "control/pipelines/driver.py",
     "control/pipelines/in_pod.py", "control/pipelines/journal.py", "control/pipelines/object_place.py",
     "control/pipelines/pod_children.py", "control/pipelines/processes.py", "control/pipelines/result_files.py",
     "control/pipelines/result_store.py", "control/pipelines/step_run.py", "control/pipelines/told.py",
     "control/pipelines/watched.py",
-    "policy/__init__.py", "policy/kinds/__init__.py", "policy/kinds/steps.py",
+    "policy/__init__.py", "policy/kinds/__init__.py", "policy/kinds/staleness.py", "policy/kinds/steps.py",
 )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ The object of a Pipeline says what somebody asked for; what carries it out follo
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from fairlead.cluster.kubernetes.manifests.pod_environment import DRIVER as PROGRAM
 from fairlead.cluster.kubernetes.manifests.pods import PYTHON
@@ -17,7 +18,7 @@ from fairlead.runtime.places import is_url
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.packing import packed
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.pipeline import DRIVER, WATCH_VARIABLE, Pipeline, map_runs
+from fairlead.specs.pipeline import DRIVER, WATCH_VARIABLE, Drift, Pipeline, map_runs
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import ENV_VALUE, Launch, Training
 from fairlead.specs.workload import PIPELINE_VARIABLE
@@ -26,6 +27,8 @@ COMMAND = f"{PYTHON} {PROGRAM}"
 # Of one that mostly waits for others.
 WAITING_CPU_MILLI, WAITING_MEMORY_BYTES = 200, 256 * 1024**2
 WATCH_CPU_MILLI, WATCH_MEMORY_BYTES = 50, 128 * 1024**2
+# Rows of a file and, for `detector` and `reference`, libraries of numbers.
+DRIFT_CPU_MILLI, DRIFT_MEMORY_BYTES = 200, 512 * 1024**2
 # So often it may be run by itself, as far as names of its runs go.
 MOST_RUNS = 9_999
 ADVICE = (
@@ -99,13 +102,6 @@ def with_driver(pipeline: Pipeline) -> Pipeline:
 def _standing(pipeline: Pipeline) -> Pipeline:
     """The pipeline as one that runs by itself: its runs have drivers, and one of its own looks at data."""
     on = pipeline.on
-    if on is not None and on.drift is not None:
-        raise InvalidSpec(
-            (
-                f"{pipeline.name}: on.drift: drift is looked for on this machine so far, not in a cluster; give "
-                "`schedule` or `on: {data: ...}` there, or `fairlead apply` with `--cluster local`.",
-            )
-        )
     try:
         # Each run of it has a name of its own, and so have the runs of that.
         _driver(replace(pipeline, name=f"{pipeline.name}-{MOST_RUNS}", schedule=None, on=None))
@@ -115,15 +111,35 @@ def _standing(pipeline: Pipeline) -> Pipeline:
         ) from error
     if on is None:
         return pipeline
+    asked: dict[str, Any] = {"data": list(on.data), "every_s": on.every_s}
+    if on.drift is not None:
+        asked["drift"] = asdict(on.drift)
     watch = _run_of(
         pipeline,
         WATCH,
-        env={WATCH_VARIABLE: json.dumps({"data": list(on.data), "every_s": on.every_s})},
-        resources=Resources(cpu_milli=WATCH_CPU_MILLI, memory_bytes=WATCH_MEMORY_BYTES),
+        env={WATCH_VARIABLE: json.dumps(asked)},
+        resources=Resources(
+            cpu_milli=WATCH_CPU_MILLI if on.drift is None else DRIFT_CPU_MILLI,
+            memory_bytes=WATCH_MEMORY_BYTES if on.drift is None else DRIFT_MEMORY_BYTES,
+        ),
         grace_s=1.0,
     )
+    problem = None if on.drift is None else _drift_problem(on.drift, watch)
+    if problem is not None:
+        raise InvalidSpec((f"{pipeline.name}: {problem}",))
     digest = hashlib.sha256(repr(watch).encode("utf-8", "surrogatepass")).hexdigest()[:HASH]
     return replace(pipeline, watch=replace(watch, labels={**watch.labels, WATCHES: digest}))
+
+
+def _drift_problem(drift: Drift, watch: Training) -> str | None:
+    """Find what keeps rows that are appended from the pod that looks at them; None for nothing."""
+    if is_url(drift.data) or mount_at(watch, drift.data.removeprefix("file://"), to_write=False) is not None:
+        return None
+    return (
+        f"on.drift.data: {drift.data} is on no volume of the pipeline, so that the pod that looks for drift would see "
+        "no row that is appended; give a URL such as s3://bucket/seen.csv, or a file on a volume that `kubernetes` "
+        "mounts, such as a PersistentVolumeClaim."
+    )
 
 
 def _driver(pipeline: Pipeline) -> Training:

@@ -123,7 +123,7 @@ def render_pod(
         ranks["volumeMounts"].append(
             {"name": "fairlead-workdir", "mountPath": contract.WORKDIR_PARTS, "readOnly": True}
         )
-    if is_followed(workload):
+    if _is_told(workload):
         ranks["volumeMounts"].append({"name": "fairlead-family", "mountPath": FAMILY_DIR, "readOnly": True})
     if isinstance(spec, Replica):
         ranks |= _served(spec)
@@ -251,6 +251,11 @@ def is_followed(workload: Workload) -> bool:
     return workload.parent is not None and PIPELINE_VARIABLE in workload.spec.env
 
 
+def _is_told(workload: Workload) -> bool:
+    """Return whether a run finds in a file what the operator tells it of its pipeline."""
+    return is_followed(workload) or (workload.parent is not None and driver_bundle.is_watch(workload.spec))
+
+
 def _reporter(workload: Workload, settings: PodSettings) -> dict[str, Any]:
     """The container whose log is the run's progress, one line each; it ends when the ranks have ended."""
     spec = workload.spec
@@ -286,7 +291,7 @@ def _volumes(workload: Workload, settings: PodSettings, memory: str | int) -> li
     if settings.workdir:
         parts = [{"configMap": {"name": name}} for name in settings.workdir]
         volumes.append({"name": "fairlead-workdir", "projected": {"sources": parts}})
-    if is_followed(workload):
+    if _is_told(workload):
         file, field = FAMILY_FILE.rpartition("/")[2], f"metadata.annotations['{names.FAMILY}']"
         items = [{"path": file, "fieldRef": {"fieldPath": field}}]
         volumes.append({"name": "fairlead-family", "downwardAPI": {"items": items}})

@@ -17,14 +17,18 @@ def volume_at(spec: Training, path: str) -> str | None:
     return None if found is None else str(found[0]["name"])
 
 
-def mount_at(spec: Training, path: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+def mount_at(spec: Training, path: str, *, to_write: bool = True) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
     """The mount of the spec on which a directory of its pods lies, and its volume; None when it would end with the
-    pod."""
+    pod.
+
+    Args:
+        to_write: A mount that can only be read is none.
+    """
     pod: dict[str, Any] = spec.kubernetes.pod.get("spec") or {}
     lasting = {
         each["name"]: each
         for each in pod.get("volumes") or ()
-        if not FLEETING & each.keys() and not any(_is_read_only(kind) for kind in each.values())
+        if not FLEETING & each.keys() and not (to_write and any(_is_read_only(kind) for kind in each.values()))
     }
     mounts = [
         mount
@@ -34,7 +38,7 @@ def mount_at(spec: Training, path: str) -> tuple[Mapping[str, Any], Mapping[str,
         if PurePosixPath(path).is_relative_to(mount["mountPath"])
     ]
     nearest = max(mounts, key=lambda mount: len(PurePosixPath(mount["mountPath"]).parts), default=None)
-    if nearest is None or nearest["name"] not in lasting or nearest.get("readOnly"):
+    if nearest is None or nearest["name"] not in lasting or (to_write and nearest.get("readOnly")):
         return None
     return nearest, lasting[nearest["name"]]
 

@@ -1,4 +1,5 @@
-"""Tells the drivers of pipelines what became of the runs that they asked for, by an annotation of their pods.
+"""Tells the drivers of pipelines what became of the runs that they asked for, and who looks for drift since which
+training rows count, by an annotation of their pods.
 
 Level-triggered: the annotation says how all of them are, and is written wherever it says something else than is true.
 """
@@ -15,6 +16,8 @@ from fairlead.cluster.kubernetes.names import FAMILY
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.policy.kinds.parents import child_name
+from fairlead.policy.kinds.pipeline import detail_of as pipeline_detail_of
+from fairlead.policy.kinds.standing_pipeline import WATCH, DriftCycle
 from fairlead.policy.kinds.sweep import detail_of
 from fairlead.policy.kinds.table import leaf
 from fairlead.specs.pipeline import DRIVER, Pipeline
@@ -53,13 +56,29 @@ class FamilyNotices:
                 continue
             family = {each.spec.name: each for each in self._children(parent)}
             driver = family.pop(child_name(parent, DRIVER), None)
-            pod = None if driver is None else self._pod_of(driver)
-            if driver is None or pod is None:
-                continue
-            text = json.dumps(self._told(parent, driver.progress, family), separators=(",", ":"))
-            if pod.family != text:
-                self._behind = True
-                agent.submit(driver.uid, f"tell {pod.key}", partial(self._write, pod, text))
+            if driver is not None:
+                self._tell(agent, driver, partial(self._told, parent, driver.progress, family))
+            watch, standing = (
+                family.get(child_name(parent, WATCH)),
+                pipeline_detail_of(cast("Workload[Pipeline]", parent)).standing,
+            )
+            if watch is not None and standing is not None and parent.spec.on is not None and parent.spec.on.drift:
+                self._tell(agent, watch, partial(self._told_of_training, standing.drift))
+
+    def _tell(self, agent: Agent, child: AnyWorkload, told: Callable[[], dict[str, Any]]) -> None:
+        """Have what is told written to the pod of a child, unless it says so already."""
+        pod = self._pod_of(child)
+        if pod is None:
+            return
+        text = json.dumps(told(), separators=(",", ":"))
+        if pod.family != text:
+            self._behind = True
+            agent.submit(child.uid, f"tell {pod.key}", partial(self._write, pod, text))
+
+    @staticmethod
+    def _told_of_training(cycle: DriftCycle) -> dict[str, Any]:
+        told = {"run": cycle.run, "is_new": cycle.is_new, "begin": cycle.begin, "fresh": cycle.fresh}
+        return {"cycle": told}
 
     def _children(self, parent: AnyWorkload) -> list[AnyWorkload]:
         found = (each.workload for each in self._view.children_of(parent.uid))

@@ -1,0 +1,82 @@
+"""Looks for drift in a pod that a pipeline has for it on a cluster, and reports what it finds.
+
+The operator says in a file from which training rows count and what was known then, and keeps what is reported: whoever
+comes after a pod that was lost goes on from there.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from fairlead.control.pipelines.drift import Finding, look, package_problem, place_of, request_of
+from fairlead.control.pipelines.watched import listing_of, signature_of
+from fairlead.errors import RuntimeFault
+from fairlead.runtime.places import is_url
+from fairlead.runtime.progress import Reporter
+from fairlead.specs.pipeline import Drift
+
+
+class DriftWatch:
+    """Looks whenever it is asked to, and reports what is new.
+
+    Args:
+        base: The directory that paths are relative to.
+        told: The file in which the operator tells of the last training.
+    """
+
+    def __init__(self, drift: Drift, base: Path, told: Path, reporter: Reporter) -> None:
+        self._drift = drift
+        self._base = base
+        self._told = told
+        self._reporter = reporter
+        self._places = [place_of(each, base) for each in (drift.data, drift.reference) if each is not None]
+        self._run: int | None = None
+        self._begin: int | None = None
+        self._looked = ""
+        self._problem: str | None = None
+
+    def look(self) -> None:
+        """Look at the rows since the last training, where any of the files has changed since the last look."""
+        cycle = self._cycle()
+        if cycle is None:
+            return  # the operator has not told yet
+        if cycle["run"] != self._run:
+            self._run, self._begin, self._looked = cycle["run"], cycle["begin"], ""
+        try:
+            looked = self._signature()
+        except (OSError, RuntimeFault) as error:
+            self._report(cycle, "", Finding(problem=str(error)))
+            return
+        if looked == self._looked:
+            return
+        found = Finding(problem=package_problem(self._drift))
+        if found.problem is None:
+            found = look(
+                request_of(self._drift, self._base, begin=self._begin, fresh=cycle["fresh"], is_new=cycle["is_new"])
+            )
+        if found.problem is None:
+            self._begin, self._looked = found.begin, looked
+        self._report(cycle, looked, found)
+
+    def _cycle(self) -> dict[str, Any] | None:
+        try:
+            text = self._told.read_text()
+        except FileNotFoundError:
+            return None
+        found: dict[str, Any] | None = json.loads(text).get("cycle") if text else None
+        return found
+
+    def _signature(self) -> str:
+        paths = [Path(each) for each in self._places if not is_url(each)]
+        listed = [listing_of(each) for each in self._places if is_url(each)]
+        return hashlib.sha256(" ".join((signature_of(paths), *listed)).encode()).hexdigest()
+
+    def _report(self, cycle: dict[str, Any], looked: str, found: Finding) -> None:
+        if found.problem is not None and found.problem != self._problem:
+            print(f"fairlead: drift cannot be looked for: {found.problem}", flush=True)
+        self._problem = found.problem
+        # Where nothing was found, what was known before still is.
+        known = {"begin": self._begin, "fresh": cycle["fresh"] if found.problem is not None else found.fresh}
+        said = found.said if found.problem is None else f"it cannot be looked for: {found.problem}"
+        self._reporter.fact(drift={"run": cycle["run"], "looked": looked, "due": found.is_due, "said": said, **known})
