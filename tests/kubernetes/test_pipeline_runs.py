@@ -4,6 +4,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,28 @@ import pytest
 from fairlead.cluster.kubernetes.manifests.pipeline_driver import with_driver
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER, render_pod
 from fairlead.cluster.local.pod_files import progress_of
-from fairlead.control.pipelines.artefacts import SharedArtefacts
+from fairlead.control.pipelines.artefacts import Artefacts, SharedArtefacts
 from fairlead.control.pipelines.driver import Driver, Surroundings
+from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, StoreExchange
 from fairlead.control.pipelines.pod_children import MOST_ASKED, PodChildren
 from fairlead.control.pipelines.result_files import FileDocuments, ResultFiles
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.step_runs import asked_children
 from fairlead.policy.kinds.steps import Task
+from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.progress import Reporter
 from fairlead.runtime.reporting import MOST_REPORT_BYTES, pack_report
+from fairlead.runtime.step_files import fetch_given, number_of, send_returned
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.overlay import RANKS
-from fairlead.specs.pipeline import DRIVER, Pipeline
+from fairlead.specs.pipeline import DRIVER, STEP_DIR, Pipeline
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import AnyWorkload
 from tests.kubernetes.builders import SETTINGS, a_creation, a_workload
+from tests.kubernetes.test_runtime_bundle import Container
+from tests.s3 import S3
 
 ROUNDS = 10
 VOLUME: dict[str, Any] = {"name": "team", "persistentVolumeClaim": {"claimName": "team"}}
@@ -84,7 +90,6 @@ def test_runs_have_from_their_pipeline_what_they_do_not_say_themselves() -> None
     [
         ({"checkpoint": None}, "what steps return has to outlive the pods that run them"),
         ({"checkpoint": "/elsewhere"}, "is on no volume of the pipeline that outlives its pods"),
-        ({"checkpoint": "s3://bucket/runs"}, "is an object store, and steps that are runs of their own"),
         (
             {"steps": {"train": {"training": {"run": "a", "kubernetes": ELSEWHERE}}}},
             "it does not mount the volume of /team/runs as the pipeline does",
@@ -167,16 +172,21 @@ class Operator(PodChildren):
 
 
 class World:
-    """A volume, a pipeline's children on it, and one driver after another."""
+    """A volume, a pipeline's children on it, and one driver after another.
 
-    def __init__(self, path: Path, spec: dict[str, Any]) -> None:
+    Args:
+        place: A URL in place of the volume.
+    """
+
+    def __init__(self, path: Path, spec: dict[str, Any], place: str | None = None) -> None:
         self.path = path
-        self.pipeline = parsed({**spec, "checkpoint": str(path / "place")})
+        self.place = place
+        self.pipeline = parsed({**spec, "checkpoint": place or str(path / "place")})
         self.driver = a_workload(Training(name="churn-driver", run="driver"), uid="d1", parent="p")
         self.children: dict[str, AnyWorkload] = {DRIVER: self.driver}
         self.told: dict[str, dict[str, Any]] = {}
         self.code = 0
-        (path / "work").mkdir()
+        (path / "work").mkdir(parents=True)
         (path / "pod").mkdir()
 
     def look(self) -> None:
@@ -193,12 +203,22 @@ class World:
         if isinstance(spec, Sweep):
             best = {"run": f"churn-{name}-1", "parameters": {"lr": 0.3}, "value": 0.5}
             return {"run": f"churn-{name}", "phase": "Succeeded", "over": True, "took_s": 2.0, "best": best}
-        env = {**os.environ, **spec.env, "LEDGER": str(self.path / "ledger")}
-        ended = subprocess.run(["sh", "-c", spec.run], env=env, cwd=self.path / "work", timeout=60, check=False)
+        code = self._carry_out(name, spec)
         found = {"run": f"churn-{name}", "over": True, "took_s": 1.0}
-        if ended.returncode:
-            return {**found, "phase": "Failed", "failed": True, "message": f"exit code {ended.returncode}"}
+        if code:
+            return {**found, "phase": "Failed", "failed": True, "message": f"exit code {code}"}
         return {**found, "phase": "Succeeded"}
+
+    def _carry_out(self, name: str, spec: Training) -> int:
+        env = {**os.environ, **spec.env, "LEDGER": str(self.path / "ledger")}
+        if self.place is not None:
+            here = self.path / f"pod-{name}"
+            env = {key: value.replace(STEP_DIR, str(here)) for key, value in env.items()}
+            fetch_given(env["FAIRLEAD_STEP_GIVEN"], here)
+        ended = subprocess.run(["sh", "-c", spec.run], env=env, cwd=self.path / "work", timeout=60, check=False)
+        if self.place is not None and ended.returncode == 0:
+            send_returned(env["FAIRLEAD_STEP_RETURNS"], here, number_of(0, 0))
+        return ended.returncode
 
     def drive(self, dies: random.Random | None = None) -> dict[str, str]:
         """One driver to its end, or until it is killed; the phases of the tasks then."""
@@ -206,13 +226,20 @@ class World:
         files.mkdir(parents=True, exist_ok=True)
         reporter = Reporter(rank=0, world_size=1, directory=self.path / "pod")
         reporter.fact(asks=[])
-        store = self.path / "place" / "fairlead-artefacts"
+        store: Path = self.path / "place" / "fairlead-artefacts"
         around = Surroundings(
             workdir=self.path / "work", files=files, checkpoints=str(files / "checkpoints"), run=self.driver.uid,
             environ={**os.environ, "LEDGER": str(self.path / "ledger")}, is_in_pod=True,
             children=Operator(self, reporter, dies),
         )  # fmt: skip
-        driver = Driver(self.pipeline, SharedArtefacts(store), ResultFiles(FileDocuments(store)), around, reporter)
+        artefacts: Artefacts = SharedArtefacts(store)
+        results = ResultFiles(FileDocuments(store))
+        if self.place is not None:
+            own = ObjectDocuments(f"{self.place}/churn-driver-{self.driver.uid}")
+            shared = ObjectDocuments(f"{self.place}/fairlead-artefacts")
+            around = replace(around, exchange=StoreExchange(own, shared.place))
+            artefacts, results = ObjectArtefacts(files / "kept", shared), ResultFiles(shared)
+        driver = Driver(self.pipeline, artefacts, results, around, reporter)
         self.code = driver.run()
         return {task.name: task.phase.value for tasks in driver._progress.steps.values() for task in tasks}
 
@@ -256,8 +283,15 @@ CHAIN = {
 ALL = ["check", "prepare", "report", "train-north", "train-south"]
 
 
-def test_runs_and_sweeps_are_handed_what_commands_return_and_hand_on_theirs(tmp_path: Path) -> None:
-    world = World(tmp_path, CHAIN)
+@pytest.fixture(params=["a volume", "a store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """The store is this machine's own files, but spoken to as a store."""
+    monkeypatch.setenv("FSSPEC_FILE_AUTO_MKDIR", "yes")
+    return f"local://{tmp_path / 'store'}" if request.param == "a store" else None
+
+
+def test_runs_and_sweeps_are_handed_what_commands_return_and_hand_on_theirs(tmp_path: Path, place: str | None) -> None:
+    world = World(tmp_path, CHAIN, place)
     assert set(world.drive().values()) == {"Succeeded"}
     assert (world.code, world.ledger) == (0, ALL)
     assert json.loads((tmp_path / "pod" / "rank-0.json").read_text())["asks"] == []
@@ -270,8 +304,10 @@ def test_runs_and_sweeps_are_handed_what_commands_return_and_hand_on_theirs(tmp_
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_a_driver_that_is_killed_anywhere_has_each_run_submitted_once(tmp_path: Path, seed: int) -> None:
-    world, dies, kills = World(tmp_path, CHAIN), random.Random(seed), 0
+def test_a_driver_that_is_killed_anywhere_has_each_run_submitted_once(
+    tmp_path: Path, place: str | None, seed: int
+) -> None:
+    world, dies, kills = World(tmp_path, CHAIN, place), random.Random(seed), 0
     while True:
         try:
             phases = world.drive(dies if kills < 30 else None)
@@ -282,6 +318,50 @@ def test_a_driver_that_is_killed_anywhere_has_each_run_submitted_once(tmp_path: 
     assert set(phases.values()) == {"Succeeded"}
     assert [each for each in world.ledger if each.startswith(("train", "check"))] == ALL[:1] + ALL[3:]
     assert sorted(world.children) == ["check", DRIVER, "train-0", "train-1", "tune"]
+
+
+class Pods(World):
+    """Whose runs are pods of the real program, and whose store is asked by these too."""
+
+    def _carry_out(self, name: str, spec: Training) -> int:
+        codes = []
+        for index in range(spec.nodes):
+            directory = self.path / f"{name}-{index}"
+            directory.mkdir()
+            container = Container(directory, sys.executable)
+            env = {**spec.env, "LEDGER": str(self.path / "ledger"), "FAIRLEAD_ATTEMPT": "0", **self.environ}
+            env = {key: value.replace(STEP_DIR, str(directory / "local" / "step")) for key, value in env.items()}
+            own = {"FAIRLEAD_POD_DIR": str(container.pod_dir), "FAIRLEAD_RUN_DIR": str(directory / "local" / "run")}
+            code, self.said = container.run(
+                spec.run, env={**env, **own, "NODE": str(index)}, ranks=1, **self.ranks(index)
+            )
+            codes.append(code)
+        return max(codes)
+
+    @staticmethod
+    def ranks(index: int) -> dict[str, Any]:
+        return {} if index == 0 else {"uid": f"other-{os.getpid()}-{index}"}
+
+    environ: dict[str, str]
+    said = ""
+
+
+@pytest.mark.slow
+def test_pods_of_a_step_fetch_what_it_is_given_and_send_what_it_returns(s3: S3, tmp_path: Path) -> None:
+    world = Pods(tmp_path, CHAIN, "s3://models/pipelines")
+    world.environ = s3.environ
+    assert set(world.drive().values()) == {"Succeeded"}, world.said
+    assert (world.code, world.ledger) == (0, ALL)
+    names = {path.name for path in (s3.directory / "models" / "pipelines").rglob("*") if path.parent.name == "returned"}
+    assert names == {"000000-000000.tar"}
+    # A store that takes nothing more fails the run, whatever its program says, and tells why.
+    world = Pods(tmp_path / "other", {"steps": {"train": {"outputs": ["model"], "training": {
+        "run": f"echo 5 > $FAIRLEAD_OUTPUT_MODEL; kill -9 {s3.process.pid if s3.process else 0}"}}}},
+        "s3://models/others")  # fmt: skip
+    world.environ = s3.environ
+    with pytest.raises(StoreUnavailable):
+        world.drive()
+    assert "fairlead: what it returns cannot be kept: " in world.said
 
 
 def test_a_run_that_fails_or_is_deleted_fails_its_step_and_says_why(tmp_path: Path) -> None:

@@ -114,10 +114,6 @@ def test_a_pipeline_that_is_applied_stays_and_may_run_otherwise(
         ({"checkpoint": None}, "what steps return has to outlive the pods that run them: give `checkpoint.to`"),
         ({"checkpoint": "memory://bucket/runs"}, "memory:// is gone with the process"),
         ({"checkpoint": "/elsewhere"}, "/elsewhere is on no volume of the pipeline that outlives its pods"),
-        (
-            {"steps": {"train": {"training": {"run": "a"}}}, "checkpoint": "s3://bucket/runs"},
-            "s3://bucket/runs is an object store, and steps that are runs of their own",
-        ),
         ({"env": dict.fromkeys(map("V{}".format, range(ENV_MOST)), "x")}, f"at most {ENV_MOST}, together with the one"),
     ],
 )

@@ -4,7 +4,8 @@ Needs nothing but a Python from 3.9 on: no package, no network, no root. `run` m
 instructions, becomes its shim, and leaves a record of the end as the container's termination message. `report` writes
 what the ranks say of themselves to its standard output, one line each, every few seconds or as many as it is given; it
 has a twentieth of a core, so nothing is imported here that it does not need. `enter DIRECTORY RANK COMMAND...` becomes
-another command with what a rank of that directory's pod was given. `try PLACE` writes to an object store. `tracker
+another command with what a rank of that directory's pod was given. `try PLACE` writes to an object store, `give` and
+`return` fetch and keep there what a step of a pipeline reads and writes. `tracker
 COMMAND...` starts XGBoost's tracker and becomes a command, `mpi COMMAND...` MPI's process manager, `ray COMMAND...` a
 node of a Ray cluster. `export` sends metrics on, which nobody but the shim asks for. `await FILE` and `receive FILE`
 bring a working directory onto a volume.
@@ -48,6 +49,10 @@ def main() -> None:
         from fairlead.runtime import trial
 
         sys.exit(trial.main(sys.argv[2]))
+    if (sys.argv[1:2], len(sys.argv)) in ((["give"], 4), (["return"], 5)):
+        from fairlead.runtime import step_files
+
+        sys.exit(step_files.main(sys.argv[1:]))
     if len(sys.argv) >= 3 and sys.argv[1] == "tracker":
         from fairlead.runtime import tracker
 
@@ -67,7 +72,8 @@ def main() -> None:
     if len(sys.argv) == 3 and sys.argv[1] in ("await", "receive"):
         sys.exit(take_in(sys.argv[1], sys.argv[2]))
     forms = (
-        "run | report DIRECTORY [SECONDS] | enter DIRECTORY RANK COMMAND... | try PLACE | tracker COMMAND... "
+        "run | report DIRECTORY [SECONDS] | enter DIRECTORY RANK COMMAND... | try PLACE "
+        "| give PLACE DIRECTORY | return PLACE DIRECTORY NUMBER | tracker COMMAND... "
         "| mpi COMMAND... | ray COMMAND... | export | await FILE | receive FILE"
     )
     sys.exit(f"usage: runtime.pyz {forms}")
@@ -159,6 +165,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "command": environ["FAIRLEAD_COMMAND"],
         "setup": environ.get("FAIRLEAD_SETUP"),
         "trial": [library, "try"],
+        "step": [library],
         "begin_by": {"xgboost": [library, "tracker"], "mpi": [library, "mpi"], "ray": [library, "ray"]},
         "export": [library, "export"],
         "setup_stamp": os.path.join(os.path.dirname(pod_dir), "setup.done"),

@@ -126,6 +126,8 @@ class Shim:
         message, tail = self._set_up()
         if message is None and not self._is_stopping:
             message = self._try_place()
+        if message is None and not self._is_stopping:
+            message, tail = self._give_step()
         if message is None and self._is_stopping:
             self._record("stopped before its ranks started", setup_failed=False)
         elif message is not None:
@@ -141,6 +143,7 @@ class Shim:
                 self._watch()
             except _Became:
                 return True
+            self._return_step()
             self._finish_export()
             self._record(None, setup_failed=False)
             self._forget_stacks()
@@ -200,16 +203,64 @@ class Shim:
 
     def _run_setup(self) -> tuple[str | None, list[str]]:
         shell = plan_launch(":", "exec", self._pod["env"]).argv[0]
-        self._start_rank(_SETUP, (shell, "-e", "-c", self._pod["setup"]), self._pod["env"])
+        how, last, tail = self._run_beside((shell, "-e", "-c", self._pod["setup"]))
+        if how is None or self._is_stopping:
+            return None, []
+        return f"the `setup` step failed with {how}" + (f": {last}" if last else ""), tail
+
+    def _run_beside(self, argv: Sequence[str]) -> tuple[str | None, str, list[str]]:
+        """Runs a program that is no rank; how it failed, None where it did not, and the last lines that it wrote."""
+        self._start_rank(_SETUP, argv, self._pod["env"])
         self._watch()
         ended = self._exits.pop(_SETUP)
         out, err = self._streams.pop(_SETUP)
-        if ended["exit_code"] == 0 or self._is_stopping:
-            return None, []
         tail = err.tail() or out.tail()
-        how = f"exit code {ended['exit_code']}" if ended["signal"] is None else f"signal {ended['signal']}"
         last = next((line.strip() for line in reversed(tail) if line.strip()), "")
-        return f"the `setup` step failed with {how}" + (f": {last}" if last else ""), tail
+        if ended["exit_code"] == 0:
+            return None, last, tail
+        how = f"exit code {ended['exit_code']}" if ended["signal"] is None else f"signal {ended['signal']}"
+        return how, last, tail
+
+    def _give_step(self) -> tuple[str | None, list[str]]:
+        """Fetches what a step of a pipeline is given from an object store; a sentence and its last lines when that
+        fails."""
+        place = self._pod["env"].get("FAIRLEAD_STEP_GIVEN")
+        if not place or not self._pod.get("step"):
+            return None, []
+        how, last, tail = self._run_beside(self._step_command("give", place))
+        if how is None or self._is_stopping:
+            return None, []
+        return last.removeprefix("fairlead: ") or f"what this step is given cannot be fetched: {how}", tail
+
+    def _return_step(self) -> None:
+        """Keeps what a step of a pipeline returns in an object store, once all its ranks came to a good end.
+
+        Where that fails so has the first of them, or nobody would know.
+        """
+        place, codes = (
+            self._pod["env"].get("FAIRLEAD_STEP_RETURNS"),
+            [each["exit_code"] for each in self._exits.values()],
+        )
+        if not place or not self._pod.get("step") or not codes or any(codes) or self._is_stopping:
+            return
+        from fairlead.runtime import step_files
+
+        first = min(self._exits)
+        number = step_files.number_of(int(self._pod["env"].get("FAIRLEAD_ATTEMPT") or 0), first)
+        how, last, _ = self._run_beside((*self._step_command("return", place), number))
+        if how is None:
+            return
+        said = last.removeprefix("fairlead: ") or f"what it returns cannot be kept: {how}"
+        self._streams[first][1].feed(f"fairlead: {said}\n".encode(), time.time())
+        self._streams[first][1].finish(time.time())
+        self._exits[first]["exit_code"] = 1
+
+    def _step_command(self, verb: str, place: str) -> tuple[str, ...]:
+        """Make the command that fetches or keeps a step's files, by the Python that has what stores need."""
+        env = self._pod["env"]
+        own = interpreter_for(self._pod["command"], env) or (shutil.which("python3", path=env.get("PATH")),)
+        python = [each or sys.executable for each in own]
+        return (*python, *self._pod["step"], verb, place, env["FAIRLEAD_STEP_DIR"])
 
     def _try_place(self) -> str | None:
         """Try the place of checkpoints, and tell in a sentence why none can be kept there; None when they can, or later

@@ -32,12 +32,14 @@ ITEM = Text(max_length=4096)
 CONDITION = Text(max_length=500)
 # Names of variables that hand outputs on, in the text of a command.
 _INPUT = re.compile(r"\bFAIRLEAD_INPUT_([A-Z0-9_]+)")
-_SET_BY_DRIVER = re.compile(r"FAIRLEAD_(STEP|ITEM|ITEM_INDEX|OUTPUT_.*|INPUT_.*|PIPELINE|WATCH)")
+_SET_BY_DRIVER = re.compile(r"FAIRLEAD_(STEP(?:_.*)?|ITEM|ITEM_INDEX|OUTPUT_.*|INPUT_.*|PIPELINE|WATCH)")
 # Holds what the pod is to look at that watches data for it.
 WATCH_VARIABLE = "FAIRLEAD_WATCH"
 # There its pod finds what became of the runs of its steps.
 FAMILY_DIR = "/fairlead/family"
 FAMILY_FILE = f"{FAMILY_DIR}/runs"
+# There the pods of a run that is a step have what they are given and return, where an object store hands it on.
+STEP_DIR = "/fairlead/local/step"
 _OUTPUT = re.compile(r"\bFAIRLEAD_OUTPUT_([A-Z0-9_]+)")
 # Of a step that is a Sweep: the best trial's.
 SWEEP_OUTPUTS = ("parameters", "value", "checkpoint")

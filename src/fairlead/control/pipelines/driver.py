@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import Artefacts, read_value
@@ -48,6 +48,9 @@ from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.workload import PIPELINE_VARIABLE
 from fairlead.text.quantities import describe_duration
 
+if TYPE_CHECKING:
+    from fairlead.control.pipelines.object_place import StoreExchange
+
 PARALLEL = 4
 FIRST_BACKOFF_S = 0.5
 MOST_BACKOFF_S = 60.0
@@ -74,6 +77,7 @@ class Surroundings:
         children: The pipeline's, where steps are runs of their own; None where none is.
         is_in_pod: The driver is a pod: its output tells of each change, since nobody outside reads its journal.
         send: Keeps each line of the journal elsewhere too; None where its file outlives the driver.
+        exchange: Hands on what runs that are steps read and write; None where they reach ``files``.
     """
 
     workdir: Path
@@ -84,6 +88,7 @@ class Surroundings:
     children: StepRuns | None = None
     is_in_pod: bool = False
     send: Callable[[bytes], None] | None = None
+    exchange: "StoreExchange | None" = None
 
 
 class Driver:
@@ -320,6 +325,9 @@ class Driver:
         """
         place = self._place(task)
         (place / "outputs").mkdir(parents=True, exist_ok=True)
+        if self._around.exchange is not None:
+            self._parts[task.name] = self._around.exchange.give(place.name, self._given(task), self._parts[task.name])
+            return
         for need in self._pipeline.steps[task.step].needs:
             for output in self._pipeline.steps[need].outputs:
                 self._linked(task, need, output)
@@ -328,6 +336,19 @@ class Driver:
             write_json(place / HANDED, self._parts[task.name])
         else:
             self._parts[task.name] = known
+
+    def _given(self, task: Task) -> dict[str, str | dict[str, str]]:
+        """Return the hashes of what a task is given, by the names under which it finds them."""
+        found: dict[str, str | dict[str, str]] = {}
+        for need in self._pipeline.steps[task.step].needs:
+            made = self._progress.steps[need]
+            for output in self._pipeline.steps[need].outputs:
+                if made[0].index is None:
+                    found[input_name(need, output)] = made[0].outputs[output]
+                else:
+                    each = {str(one.index): one.outputs[output] for one in made if output in one.outputs}
+                    found[input_name(need, output)] = each
+        return found
 
     def _look_after_children(self) -> None:
         """Settle the tasks whose runs are over."""
@@ -356,6 +377,8 @@ class Driver:
         if self._around.is_in_pod:
             for name in (HANDED, COLLECTED):
                 (self._place(task) / name).unlink(missing_ok=True)
+            if self._around.exchange is not None:
+                self._around.exchange.take_back(self._place(task).name)
         self._failed(task, message)
 
     def _collect_child(self, task: Task, found: StepRun) -> None:
@@ -364,6 +387,8 @@ class Driver:
         assert children is not None
         step, room = self._pipeline.steps[task.step], self._place(task) / "outputs"
         try:
+            if self._around.exchange is not None and step.training is not None:
+                self._around.exchange.take(room.parent.name, room)
             outputs, values = children.collect(task, step, room, self._artefacts)
         except NotFound as error:
             self._run_failed(task, str(error))

@@ -18,7 +18,7 @@ from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import SharedArtefacts
 from fairlead.control.pipelines.drift_watch import DriftWatch
 from fairlead.control.pipelines.driver import Driver, Surroundings
-from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, ObjectJournal
+from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, ObjectJournal, StoreExchange
 from fairlead.control.pipelines.pod_children import PodChildren
 from fairlead.control.pipelines.result_files import FileDocuments, ResultFiles
 from fairlead.control.pipelines.watched import watch
@@ -111,7 +111,8 @@ def _in_store(
     shared = ObjectDocuments(f"{place.rpartition('/')[0]}/{FOLDER}")
     lines = ObjectJournal(ObjectDocuments(place))
     lines.restore(files / journal.NAME)
-    around = replace(around, send=lines.send)
+    exchange = StoreExchange(ObjectDocuments(place), shared.place)
+    around = replace(around, send=lines.send, exchange=exchange)
     artefacts = ObjectArtefacts(files / FOLDER, shared)
     return Driver(pipeline, artefacts, ResultFiles(shared), around, reporter).run()
 

@@ -4,10 +4,13 @@ Nothing is moved or appended there; an object is there whole or not at all. What
 lies on the pod's own disk.
 """
 
+import contextlib
+import json
 import os
+import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,8 @@ from typing import Any
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, protect
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.places import open_place, translated, upload
+from fairlead.runtime.step_files import GIVEN, RETURNED, archive_of, merge, pack, unpack
 
-CONTENT = "content"
-"""Name of an output within its archive."""
 JOURNAL = "journal"
 PARTIAL = "partial"
 NUMBER_DIGITS = 9
@@ -64,6 +66,11 @@ class ObjectDocuments:
         except FileNotFoundError:
             return []
         return sorted(str(each).rpartition("/")[2] for each in found)
+
+    def remove(self, name: str) -> None:
+        """Remove what has a name, if there is any."""
+        with contextlib.suppress(FileNotFoundError):
+            self._do(partial(self.system.rm_file, f"{self.root}/{name}"), f"{self.place}/{name} cannot be removed")
 
     def send(self, path: Path, name: str) -> None:
         """Keep a file of this machine under a name."""
@@ -116,7 +123,7 @@ class ObjectArtefacts(Artefacts):
 
     def has(self, digest: str) -> bool:
         """Return whether the content of that hash is there."""
-        return super().has(digest) or self._documents.has(_archive(digest))
+        return super().has(digest) or self._documents.has(archive_of(digest))
 
     def keep(self, source: Path) -> str:
         """Send a file or directory to the store; its hash.
@@ -126,12 +133,11 @@ class ObjectArtefacts(Artefacts):
             StoreUnavailable: The store does not take it.
         """
         digest = super().keep(source)
-        if not self._documents.has(_archive(digest)):
+        if not self._documents.has(archive_of(digest)):
             with tempfile.NamedTemporaryFile(dir=self.root, prefix=".packed-") as file:
-                with tarfile.open(fileobj=file, mode="w") as archive:
-                    archive.add(super().path(digest), CONTENT)
+                pack(super().path(digest), file)
                 file.flush()
-                self._documents.send(Path(file.name), _archive(digest))
+                self._documents.send(Path(file.name), archive_of(digest))
         return digest
 
     def path(self, digest: str) -> Path:
@@ -148,17 +154,16 @@ class ObjectArtefacts(Artefacts):
     def _fetch(self, digest: str, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.root, prefix=".fetched-") as directory:
-            packed, found = Path(directory, "packed"), Path(directory, CONTENT)
+            packed = Path(directory, "packed")
             try:
-                self._documents.fetch(_archive(digest), packed)
-                with tarfile.open(packed) as archive:
-                    archive.extractall(directory, **_AS_IT_WAS)
+                self._documents.fetch(archive_of(digest), packed)
+                found = unpack(packed, Path(directory))
                 is_same = content_digest(found) == digest
             except (FileNotFoundError, tarfile.TarError):
                 is_same = False
             if not is_same:
                 raise StoreUnavailable(
-                    f"{self._documents.place}/{_archive(digest)} is not what was kept there; delete it, and the next "
+                    f"{self._documents.place}/{archive_of(digest)} is not what was kept there; delete it, and the next "
                     "run of the pipeline makes it anew"
                 )
             protect(found)
@@ -185,9 +190,62 @@ class ObjectJournal:
         self._next += 1
 
 
-# Since 3.12 Python warns of, and later refuses, archives of which nobody says whether they are trusted.
-_AS_IT_WAS: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+class StoreExchange:
+    """Hands to runs that are steps what they are given and takes what they return, by an object store.
 
+    Args:
+        documents: Of the pipeline's own run.
+        artefacts: The URL of what steps have returned.
+    """
 
-def _archive(digest: str) -> str:
-    return f"outputs/{digest[:2]}/{digest}.tar"
+    def __init__(self, documents: ObjectDocuments, artefacts: str) -> None:
+        self._documents = documents
+        self._artefacts = artefacts
+
+    def give(self, task: str, inputs: Mapping[str, str | Mapping[str, str]], parts: dict[str, str]) -> dict[str, str]:
+        """Keep what the run of a task is given, unless a driver before has; what that follows from.
+
+        Args:
+            task: By the name of its place.
+            inputs: Hashes of outputs of other steps, by the names under which it finds them.
+            parts: What makes it run, as it is now.
+        """
+        name = f"steps/{task}/{GIVEN}"
+        before = self._documents.read(name)
+        known: dict[str, str] | None = None if before is None else json.loads(before).get("parts")
+        if known is not None:
+            return known
+        given = {"artefacts": self._artefacts, "inputs": inputs, "parts": parts}
+        self._documents.write(name, json.dumps(given))
+        return parts
+
+    def take_back(self, task: str) -> None:
+        """Forget what made the run of a task run, and what some of its pods have returned, as it failed.
+
+        What it is given stays: it may be resumed, and begin before a driver does.
+        """
+        for each in self._documents.names(f"steps/{task}/{RETURNED}"):
+            self._documents.remove(f"steps/{task}/{RETURNED}/{each}")
+        name = f"steps/{task}/{GIVEN}"
+        before = self._documents.read(name)
+        if before is not None:
+            self._documents.write(name, json.dumps({**json.loads(before), "parts": None}))
+
+    def take(self, task: str, room: Path) -> None:
+        """Put what the pods of a run have returned into a directory; of one name what the first of them has.
+
+        Raises:
+            StoreUnavailable: It cannot be fetched.
+            OSError: It cannot be kept here.
+        """
+        shutil.rmtree(room, ignore_errors=True)
+        room.mkdir(parents=True)
+        found = self._documents.names(f"steps/{task}/{RETURNED}")
+        last = max((name.partition("-")[0] for name in found), default="")
+        for name in found:
+            if name.partition("-")[0] != last:
+                continue
+            with tempfile.TemporaryDirectory(dir=room.parent, prefix=".fetched-") as directory:
+                packed = Path(directory, "packed")
+                self._documents.fetch(f"steps/{task}/{RETURNED}/{name}", packed)
+                merge(unpack(packed, Path(directory)), room)

@@ -16,9 +16,9 @@ from fairlead.control.pipelines.artefacts import Artefacts
 from fairlead.control.pipelines.step_run import StepRun, keep_outputs
 from fairlead.errors import NotFound
 from fairlead.policy.kinds.steps import Task
-from fairlead.runtime.checkpoint.directory import Directory
+from fairlead.runtime.checkpoint.directory import open_store
+from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError
 from fairlead.runtime.checkpoint.store import step_name
-from fairlead.runtime.places import is_url
 from fairlead.runtime.progress import Reporter
 from fairlead.specs.pipeline import CHECKPOINT, Step, child_name
 
@@ -151,11 +151,17 @@ def _add_own(told: Mapping[str, Any], step: Step, room: Path) -> None:
     if CHECKPOINT not in step.outputs or (best is None and os.path.lexists(place)):
         return
     kept = told.get("checkpoint")
-    if kept is None or is_url(kept):
-        raise NotFound(f"the checkpoints of {told['run']} are in no directory that the driver reaches: {kept}")
-    steps = Directory(Path(kept)).steps()
+    if kept is None:
+        raise NotFound(f"{told['run']} keeps no checkpoints; give it `checkpoint.to`")
+    store = open_store(kept, scratch=room)
+    steps = store.steps()
     if not steps:
         raise NotFound(f"{told['run']} has no complete checkpoint in {kept}")
     if place.exists():
         shutil.rmtree(place)
-    shutil.copytree(Path(kept) / step_name(steps[-1]), place / step_name(steps[-1]), symlinks=True)
+    try:
+        found = store.fetch(steps[-1], (*store.manifest(steps[-1]).files, MANIFEST))
+    except DamagedError as error:
+        raise NotFound(f"the checkpoint of step {steps[-1]} in {kept} cannot be used: {error}") from error
+    shutil.copytree(found, place / step_name(steps[-1]), symlinks=True)
+    store.release(found)

@@ -6,7 +6,8 @@ from functools import partial
 
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.steps import Task, input_name, place_name, variables_of
-from fairlead.specs.pipeline import DRIVER, ITEM_DIGITS, Pipeline, Step, as_run, child_name
+from fairlead.runtime.places import is_url
+from fairlead.specs.pipeline import DRIVER, ITEM_DIGITS, STEP_DIR, Pipeline, Step, as_run, child_name
 from fairlead.specs.sweep import Sweep, Trial
 from fairlead.specs.training import Training
 from fairlead.state.run_places import place_of
@@ -35,7 +36,8 @@ def child_spec(pipeline: Pipeline, step: Step, variables: Mapping[str, str]) -> 
 def asked_children(pipeline: Pipeline, family: Family, asks: Iterable[StepAsked]) -> dict[str, Training | Sweep]:
     """Return the children that a driver in a pod asks for and that are not there, by their names in the pipeline.
 
-    The driver keeps what a step is given and returns below its own place, which all of them reach.
+    The driver keeps what a step is given and returns below its own place, which all of them reach: a directory where
+    they read and write, or a URL from which each pod fetches it and to which it sends it.
     """
     driver, to = family.children[DRIVER], pipeline.checkpoint.to
     found: dict[str, Training | Sweep] = {}
@@ -48,7 +50,12 @@ def asked_children(pipeline: Pipeline, family: Family, asks: Iterable[StepAsked]
             continue
         below = f"{place_of(to, driver)}/steps/{place_name(asked.step, asked.index)}"
         task = Task(step=asked.step, index=asked.index, item=asked.item)
-        variables = variables_of(pipeline, task, f"{below}/outputs", partial(_input_at, below))
+        here = STEP_DIR if is_url(to) else below
+        variables = variables_of(pipeline, task, f"{here}/outputs", partial(_input_at, here))
+        if is_url(to):
+            variables |= {"FAIRLEAD_STEP_GIVEN": below, "FAIRLEAD_STEP_DIR": STEP_DIR}
+            # Of a sweep's trials none returns anything by itself.
+            variables |= {} if step.training is None else {"FAIRLEAD_STEP_RETURNS": below}
         found[name] = child_spec(pipeline, step, variables)
     return found
 

@@ -187,10 +187,7 @@ def _steps_problem(pipeline: Pipeline, driver: Training, to: str) -> str | None:
     if not pipeline.has_children:
         return None
     if is_url(to):
-        return (
-            f"checkpoint.to: {to} is an object store, and steps that are runs of their own hand on what they return by "
-            "a directory so far; give one on a volume that several nodes can mount, or make them commands."
-        )
+        return None
     ours = mount_at(driver, to)
     for name, step in pipeline.steps.items():
         if step.program is not None and mount_at(step.program, to) != ours:
