@@ -2,9 +2,13 @@
 
 A file stays with one worker, as with ``--dist loadfile``, which this takes the place of. That one hands out files by
 their number of tests, so that a long one may begin last; and once a worker has died near the end, it waits for ever.
+Files that share what is costly to set up stay with a few workers.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 SECONDS_OF_A_TEST = {
@@ -41,6 +45,39 @@ SHARE_NOTHING = ("tests/simulation/test_one_instant.py",)
 """Files that take long and whose tests share no fixture: each test of them goes to whichever worker is free."""
 
 
+@dataclass(frozen=True)
+class SetUp:
+    """What tests of many files share and each worker sets up for itself.
+
+    Args:
+        used: Found in the files of those tests.
+        workers: So many have it while others have something else to do.
+        seconds: What one costs, before and all the while it is there.
+    """
+
+    used: re.Pattern[str]
+    workers: int
+    seconds: float
+
+
+SET_UPS = {
+    # Five servers, of which the API server alone takes five seconds of a processor to start.
+    "control plane": SetUp(
+        re.compile(r"\b(?:plane: ControlPlane|access: Access|cluster: KubernetesCluster|namespace: str)\b"), 3, 40.0
+    ),
+    "torch": SetUp(re.compile(r"torch_or_skip\(\)|from tests\.runtime\.gang import"), 2, 10.0),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tests that go to one worker together."""
+
+    tests: list[int]
+    seconds: float
+    set_up: str | None = None
+
+
 class Worker(Protocol):
     """What is needed of an xdist ``WorkerController``."""
 
@@ -61,15 +98,20 @@ class LongestFirst:
     Args:
         num_workers: How many collect the tests before the first is handed out.
         seconds: How long each file took before.
+        set_up_of: What the tests of a file share, of ``SET_UPS``.
     """
 
-    def __init__(self, num_workers: int, seconds: Mapping[str, float]) -> None:
+    def __init__(
+        self, num_workers: int, seconds: Mapping[str, float], set_up_of: Callable[[str], str | None] = lambda _: None
+    ) -> None:
         self._num_workers = num_workers
         self._seconds = seconds
+        self._set_up_of = set_up_of
         self._tests: Sequence[str] = ()
-        self._waiting: list[list[int]] | None = None
+        self._waiting: list[Part] | None = None
         self._handed_out: dict[Worker, list[int]] = {}
         self._ready: list[Worker] = []
+        self._has: dict[str, list[Worker]] = {name: [] for name in SET_UPS}
 
     @property
     def nodes(self) -> list[Worker]:
@@ -98,7 +140,7 @@ class LongestFirst:
 
     def schedule(self) -> None:
         if self._waiting is None:
-            self._waiting = by_file(self._tests, self._seconds)
+            self._waiting = by_file(self._tests, self._seconds, self._set_up_of)
         for node in self._ready:
             self._feed(node)
 
@@ -116,15 +158,19 @@ class LongestFirst:
         left = self._handed_out.pop(node)
         if node in self._ready:
             self._ready.remove(node)
+        for owners in self._has.values():
+            if node in owners:
+                owners.remove(node)
         if not left:
             return None
         self._put_back(left[1:])
         return self._tests[left[0]]
 
     def _put_back(self, tests: list[int]) -> None:
+        """Have them run before all else, by any worker: those that have what they need may be gone."""
         assert self._waiting is not None
         if tests:
-            self._waiting.insert(0, tests)
+            self._waiting.insert(0, Part(tests, 0.0))
         for node in self._ready:
             self._feed(node)
 
@@ -132,16 +178,43 @@ class LongestFirst:
         if node.shutting_down:
             return
         assert self._waiting is not None
-        while self._waiting and len(self._handed_out[node]) < 2:
-            tests = self._waiting.pop(0)
-            self._handed_out[node] += tests
-            node.send_runtest_some(tests)
+        while len(self._handed_out[node]) < 2:
+            part = self._next_for(node)
+            if part is None:
+                node.shutdown()
+                return
+            self._waiting.remove(part)
+            if part.set_up is not None and node not in self._has[part.set_up]:
+                self._has[part.set_up].append(node)
+            self._handed_out[node] += part.tests
+            node.send_runtest_some(part.tests)
         if not self._waiting:
             node.shutdown()
 
+    def _next_for(self, node: Worker) -> Part | None:
+        """The longest part for which the worker has what it needs or may set it up, or for which that pays."""
+        assert self._waiting is not None
+        has = {name for name, owners in self._has.items() if node in owners}
+        for part in self._waiting:
+            if part.set_up is None or part.set_up in has or (not has and self._has_too_few(part.set_up)):
+                return part
+        return next((part for part in self._waiting if part.set_up is not None and self._pays(part.set_up)), None)
 
-def by_file(tests: Sequence[str], seconds: Mapping[str, float]) -> list[list[int]]:
-    """The indices of the tests of each file, of the longest file first; the tests of some files stand alone."""
+    def _has_too_few(self, set_up: str) -> bool:
+        return len(self._has[set_up]) < SET_UPS[set_up].workers
+
+    def _pays(self, set_up: str) -> bool:
+        """Whether those that have it would be busy for longer than another needs to have it too."""
+        assert self._waiting is not None
+        owners = self._has[set_up]
+        left = sum(part.seconds for part in self._waiting if part.set_up == set_up)
+        return not owners or left / len(owners) > SET_UPS[set_up].seconds
+
+
+def by_file(
+    tests: Sequence[str], seconds: Mapping[str, float], set_up_of: Callable[[str], str | None] = lambda _: None
+) -> list[Part]:
+    """The tests of each file, of the longest file first; the tests of some files stand alone."""
     files: dict[str, list[int]] = {}
     for index, test in enumerate(tests):
         files.setdefault(file_of(test), []).append(index)
@@ -149,10 +222,16 @@ def by_file(tests: Sequence[str], seconds: Mapping[str, float]) -> list[list[int
     for file, own in files.items():
         expected = _expected(file, own, seconds)
         if file in SHARE_NOTHING:
-            parts += [(expected / len(own), [index]) for index in own]
+            parts += [Part([index], expected / len(own)) for index in own]
         else:
-            parts.append((expected, own))
-    return [own for _, own in sorted(parts, key=lambda part: -part[0])]
+            parts.append(Part(own, expected, set_up_of(file)))
+    return sorted(parts, key=lambda part: -part.seconds)
+
+
+def set_up_of(path: Path) -> str | None:
+    """What the tests of a file share with those of others, as far as its text shows."""
+    text = path.read_text()
+    return next((name for name, each in SET_UPS.items() if each.used.search(text)), None)
 
 
 def file_of(test: str) -> str:

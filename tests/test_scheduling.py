@@ -1,10 +1,12 @@
 """Whole runs of the tests: files begin longest first, and a worker that dies costs one test."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
-from tests.scheduling import SHARE_NOTHING, LongestFirst, by_file
+from tests.scheduling import SET_UPS, SHARE_NOTHING, LongestFirst, SetUp, by_file, set_up_of
 
 TESTS = ["a.py::1", "a.py::2", "a.py::3", "b.py::1", "c.py::1", "c.py::2"]
 
@@ -43,18 +45,19 @@ def scheduler() -> LongestFirst:
 
 
 def test_the_longest_files_are_first_and_unknown_ones_count_by_their_tests() -> None:
-    files = [[TESTS[index] for index in file] for file in by_file(TESTS, {"b.py": 50.0, "c.py": 0.25})]
+    files = [[TESTS[index] for index in part.tests] for part in by_file(TESTS, {"b.py": 50.0, "c.py": 0.25})]
     assert files == [["b.py::1"], TESTS[:3], TESTS[4:]]
 
 
 def test_tests_that_share_nothing_go_one_by_one_each_with_its_part_of_the_time() -> None:
     tests = [*(f"{SHARE_NOTHING[0]}::{n}" for n in range(3)), "b.py::1", "b.py::2", "c.py::1"]
-    assert by_file(tests, {SHARE_NOTHING[0]: 90.0, "b.py": 40.0, "c.py": 5.0}) == [[3, 4], [0], [1], [2], [5]]
+    parts = by_file(tests, {SHARE_NOTHING[0]: 90.0, "b.py": 40.0, "c.py": 5.0})
+    assert [part.tests for part in parts] == [[3, 4], [0], [1], [2], [5]]
 
 
 def test_a_few_rounds_of_chaos_begin_before_many_tests_of_rules() -> None:
     tests = [*(f"tests/policy/test_order.py::{n}" for n in range(40)), "tests/chaos/test_chaos.py::1"]
-    assert by_file(tests, {}) == [[40], list(range(40))]
+    assert [part.tests for part in by_file(tests, {})] == [[40], list(range(40))]
 
 
 def test_nothing_begins_before_all_workers_have_found_the_tests(scheduler: LongestFirst) -> None:
@@ -111,3 +114,58 @@ def test_workers_that_find_different_tests_are_refused(scheduler: LongestFirst) 
     scheduler.add_node(other)
     with pytest.raises(RuntimeError, match="different tests"):
         scheduler.add_node_collection(other, TESTS[1:])
+
+
+def shares(*files: str) -> Callable[[str], str | None]:
+    """Have these files use the first kind of set-up."""
+    return lambda file: next(iter(SET_UPS)) if file in files else None
+
+
+def begun(scheduler: LongestFirst, num_workers: int) -> list[Fake]:
+    workers = [Fake() for _ in range(num_workers)]
+    joined(scheduler, *workers)
+    return workers
+
+
+def test_files_that_share_what_is_costly_stay_with_few_workers_while_others_have_something_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(SET_UPS, next(iter(SET_UPS)), SetUp(re.compile(""), workers=1, seconds=40.0))
+    seconds = {"a.py": 9.0, "b.py": 8.0, "c.py": 7.0}
+    first, second = begun(LongestFirst(2, seconds, shares("a.py", "b.py")), 2)
+    assert first.given == TESTS[:3]
+    assert second.given == TESTS[4:], "b.py is longer, but the other worker has what it needs"
+
+
+@pytest.mark.parametrize(("cost", "also"), [(7.0, TESTS[3:4]), (9.0, [])])
+def test_whoever_has_nothing_else_to_do_takes_part_when_that_pays(
+    monkeypatch: pytest.MonkeyPatch, cost: float, also: list[str]
+) -> None:
+    monkeypatch.setitem(SET_UPS, next(iter(SET_UPS)), SetUp(re.compile(""), workers=1, seconds=cost))
+    seconds = {"a.py": 9.0, "b.py": 8.0, "c.py": 7.0}
+    scheduler = LongestFirst(2, seconds, shares("a.py", "b.py"))
+    _, second = begun(scheduler, 2)
+    second.run(scheduler)
+    assert second.given == [TESTS[5], *also]
+    assert second.shutting_down
+
+
+def test_one_worker_alone_comes_to_all_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = dict(zip(("a.py", "b.py"), SET_UPS, strict=True))
+    scheduler = LongestFirst(1, {"a.py": 9.0, "b.py": 8.0}, kinds.get)
+    (worker,) = begun(scheduler, 1)
+    while worker.given:
+        worker.run(scheduler)
+    assert scheduler.tests_finished
+
+
+def test_what_a_file_shares_shows_in_its_text(tmp_path: Path) -> None:
+    file = tmp_path / "test_it.py"
+    for text, kind in [
+        ("def test(plane: ControlPlane) -> None: ...", "control plane"),
+        ("def test(namespace: str, cluster: KubernetesCluster) -> None: ...", "control plane"),
+        ("torch = torch_or_skip()", "torch"),
+        ("def test() -> None: ...", None),
+    ]:
+        file.write_text(text)
+        assert set_up_of(file) == kind

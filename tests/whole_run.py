@@ -15,10 +15,13 @@ import pytest
 from tests import left_behind
 from tests.compiling import compile_new
 from tests.left_behind import Survivor, end_survivors, unmount_below
-from tests.scheduling import LongestFirst, file_of
+from tests.scheduling import LongestFirst, file_of, set_up_of
 
 SECONDS = Path(__file__).with_name("seconds.json")
-"""How long each file took, where that was seconds; ``FAIRLEAD_WRITE_SECONDS=1`` brings those that ran up to date."""
+"""How long each file took, where that was seconds; ``FAIRLEAD_WRITE_SECONDS=1`` brings those that ran up to date.
+
+What it took with ``-m long`` stands by itself: a file may have seconds of tests without it and minutes with it.
+"""
 
 SHORT_S = 2.0
 """Files that took less are in no record."""
@@ -29,8 +32,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> LongestFirst | None:
     """A file stays with one worker, and the longest begin first."""
     if config.getoption("dist") != "loadfile":
         return None
-    recorded = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
-    return LongestFirst(len(config.getoption("tx")), recorded)
+    return LongestFirst(
+        len(config.getoption("tx")), _recorded()[_record_of(config)], lambda file: set_up_of(config.rootpath / file)
+    )
 
 
 @pytest.hookimpl
@@ -96,9 +100,18 @@ class Course:
             for each in self._survivors:
                 terminalreporter.write_line(f"ERROR {each}")
         if os.environ.get("FAIRLEAD_WRITE_SECONDS") == "1" and exitstatus in (0, 1):
-            known = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
-            taken = {file: round(seconds, 1) for file, seconds in (known | self._seconds).items()}
-            kept = {
+            records, name = _recorded(), _record_of(self._config)
+            taken = {file: round(seconds, 1) for file, seconds in (records[name] | self._seconds).items()}
+            records[name] = {
                 file: s for file, s in sorted(taken.items()) if s >= SHORT_S and (SECONDS.parents[1] / file).exists()
             }
-            SECONDS.write_text(json.dumps(kept, indent=2) + "\n")
+            SECONDS.write_text(json.dumps(records, indent=2) + "\n")
+
+
+def _recorded() -> dict[str, dict[str, float]]:
+    recorded: dict[str, dict[str, float]] = json.loads(SECONDS.read_text())
+    return recorded
+
+
+def _record_of(config: pytest.Config) -> str:
+    return "long" if config.getoption("markexpr") == "long" else "default"
