@@ -305,6 +305,9 @@ def _etcd(home: Path, port: int, peer_port: int) -> list[str]:
         f"--initial-advertise-peer-urls=http://127.0.0.1:{peer_port}",
         f"--initial-cluster=default=http://127.0.0.1:{peer_port}",
         "--unsafe-no-fsync",
+        # Alone it has nobody to send signs of life to, by default ten a second; it takes office at the first of them.
+        "--heartbeat-interval=500",
+        "--election-timeout=5000",
         "--log-level=info",
     ]
 
