@@ -3,7 +3,8 @@
 import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from fairlead.frozen import dataclass
 
 WIDTH, HEIGHT, LEFT, RIGHT, FOOT, HEAD = 760, 420, 70, 20, 48, 36
 LINE_HEIGHT = 18

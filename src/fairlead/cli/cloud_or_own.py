@@ -1,6 +1,5 @@
 """Cloud or own, as people read it: each way to pay, the cheapest mix, when owning pays off, and a picture of that."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import click
 from fairlead.cli.charts import Axis, Curve, chart
 from fairlead.cli.show import as_json, table
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.frozen import dataclass
 from fairlead.ledger.comparison import Mix, Payment, break_even, cheapest_mix, level_times, load_of
 from fairlead.ledger.prices import OwnedNode
 from fairlead.ledger.usage import HOUR_MS

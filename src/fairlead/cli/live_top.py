@@ -7,13 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairlead.cli.show import describe_reason
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.metrics.readings import dollars_per_hour
 from fairlead.errors import NotAllowed
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.progress import progress_of, warning_of
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu, Node, Phase, Pod, Snapshot, Workload, is_leaf
 from fairlead.text.quantities import describe_duration, plural

@@ -1,13 +1,14 @@
 """Options that give keys of a spec anew: ``--set`` for any, and ``--nodes``, ``--gpu``, ``--env`` and ``--label``."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from fairlead.cluster.port import Spec
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import Training
 

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead.cli.show import table
@@ -13,6 +13,7 @@ from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.control.pipelines.preview import Foreseen, Preview, preview
 from fairlead.control.pipelines.submission import driver_of, pipeline_of, store_of
 from fairlead.errors import ClusterError, Conflict, NotFound
+from fairlead.frozen import dataclass
 from fairlead.specs.formats.differences import differences
 from fairlead.specs.formats.rendering import render_short
 from fairlead.specs.training import Training

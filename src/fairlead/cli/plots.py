@@ -6,8 +6,9 @@ their dashes too, and every plot has its sentence for those who do not see it.
 
 import html
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from fairlead.frozen import dataclass
 
 WIDTH, HEIGHT, LEFT, RIGHT, FOOT, HEAD = 640, 230, 52, 14, 34, 12
 MOST_POINTS = 2_000

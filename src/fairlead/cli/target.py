@@ -5,12 +5,13 @@ Nothing of Kubernetes is imported until a command asks for it.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
+
+from fairlead.frozen import dataclass
 
 if TYPE_CHECKING:
     from fairlead.cluster.client import ClusterClient

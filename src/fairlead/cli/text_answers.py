@@ -1,7 +1,7 @@
 """Estimates of how an endpoint with a text server would answer, as people and programs read them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,6 +10,7 @@ from fairlead.control.gpu_measurement import read_measured
 from fairlead.control.model_config import read_json
 from fairlead.control.served_requests import read_served
 from fairlead.errors import Conflict, UnknownModel
+from fairlead.frozen import dataclass
 from fairlead.policy.serving.text_calibration import calibrate
 from fairlead.policy.serving.text_capacity import ERROR, Answers, answers, blocks_of, by_data_sheet
 from fairlead.policy.serving.text_engine import BLOCK, Engine

@@ -1,11 +1,11 @@
 """Chooses the checkpoint of a run, or of a sweep's best trial, that a reference means."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.errors import Conflict, NotFound
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import child_name
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import trials_of

@@ -1,6 +1,6 @@
 """A finding of somebody who looked: a value that a person reads and a program can count."""
 
-from dataclasses import dataclass
+from fairlead.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

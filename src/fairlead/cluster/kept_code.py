@@ -2,8 +2,10 @@
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from fairlead.frozen import dataclass
 
 MOST_LINES = 5_000
 

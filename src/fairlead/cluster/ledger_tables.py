@@ -10,13 +10,14 @@ The statements are of SQLite, and of PostgreSQL after ``fairlead.cluster.postgre
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Protocol
 
 from fairlead.cluster.ledger_schema import LEDGER_SCHEMA
+from fairlead.frozen import dataclass
 from fairlead.ledger.activity import activity
 from fairlead.ledger.bills import Line, PriceChange, Stretch, priced_spans
 from fairlead.ledger.usage import DAY_MS, HOUR_MS, Holder, Interval, Use

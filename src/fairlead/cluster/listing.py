@@ -1,9 +1,9 @@
 """Workloads a page at a time: which ones, and from where on."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fairlead.cluster.client import ClusterClient
+from fairlead.frozen import dataclass
 from fairlead.state.snapshot import Phase
 
 if TYPE_CHECKING:

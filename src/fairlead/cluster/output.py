@@ -3,10 +3,10 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fairlead.cluster.port import LogLine
+from fairlead.frozen import dataclass
 from fairlead.specs.quantities import format_size, parse_duration
 from fairlead.text.quantities import describe_memory, plural
 

@@ -9,9 +9,9 @@ instances, in any processes, may use one cluster at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from fairlead.frozen import dataclass
 from fairlead.specs.workload import WorkloadSpec
 
 if TYPE_CHECKING:

@@ -2,11 +2,12 @@
 
 import os
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.project_files import repository
+from fairlead.frozen import dataclass
 
 ASK_S = 5.0
 MOST_DIFF_BYTES = 1024**2

@@ -1,7 +1,6 @@
 """Runs chosen by what they are instead of by their names: phases and labels, all of which have to hold."""
 
-from dataclasses import dataclass
-
+from fairlead.frozen import dataclass
 from fairlead.state.snapshot import AnyWorkload, Phase
 
 UNFINISHED = frozenset(phase for phase in Phase if not phase.is_final)

@@ -1,7 +1,6 @@
 """Values for what runs use of the machines that they are on; how it is found out is each cluster's own."""
 
-from dataclasses import dataclass
-
+from fairlead.frozen import dataclass
 from fairlead.state.snapshot import PodPhase
 
 

@@ -1,6 +1,6 @@
 """Admits a spec to a cluster: what it leaves open is filled in, what cannot be honoured is refused."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, cast
 
@@ -9,6 +9,7 @@ from fairlead.cluster.port import Spec
 from fairlead.control.framework_detection import detect
 from fairlead.control.pipelines.command import is_driver
 from fairlead.errors import CannotFit, Conflict
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.kinds.table import map_runs, parent_of
 from fairlead.policy.placement.placement import why_never

@@ -1,10 +1,10 @@
 """Balances of budgets this month: the same figures for the command line and the page."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.ledger_tables import Grouping, Payer, month_of, spending_of
+from fairlead.frozen import dataclass
 from fairlead.ledger.bills import Statement
 from fairlead.policy.queue.budgets import Account, accounts_of
 from fairlead.specs.team import Team

@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from fairlead.cluster.model_versions import find_version
 from fairlead.control.models import read_objective, without_metric
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.errors import Conflict, InvalidSpec, NotFound
+from fairlead.frozen import dataclass
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, verify
 from fairlead.runtime.checkpoint.remote import ObjectStore, open_remote
 from fairlead.runtime.checkpoint.store import step_name

@@ -6,9 +6,10 @@ The script is parsed and never run, and what it imports of its own is not follow
 import ast
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from fairlead.frozen import dataclass
 from fairlead.runtime.launching import simple_words
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import SET_BY_FRAMEWORK, Framework, Launch, Training

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from fairlead.errors import ClusterError, Conflict
+from fairlead.frozen import dataclass
 from fairlead.runtime.experiment_tracking.mlflow_rest import THERE_ALREADY, Mlflow, MlflowError
 from fairlead.runtime.experiment_tracking.mlflow_target import TAG
 from fairlead.runtime.experiment_tracking.target import Refused

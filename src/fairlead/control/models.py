@@ -12,7 +12,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from fairlead.control.pipelines.artefacts import Artefacts, content_digest
 from fairlead.control.pipelines.lineage import find, lineage_of
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.errors import Conflict, InvalidSpec, NotFound
+from fairlead.frozen import dataclass
 from fairlead.runtime.checkpoint.directory import Directory, sync_directory
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, verify
 from fairlead.runtime.checkpoint.store import STEP_NAME, step_name

@@ -13,7 +13,6 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.watching import IDLE_S
@@ -52,6 +51,7 @@ from fairlead.control.loop import run_pass
 from fairlead.control.metrics.operator import operator_metrics
 from fairlead.control.pass_counts import PassCounts
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, forgetting
 from fairlead.policy.pass_cache import PassCache
 from fairlead.policy.serving.routes import places_on_cluster

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
 from fairlead.control.spending import Spent, Uses, prices_of, spent_by, uses_of
+from fairlead.frozen import dataclass
 from fairlead.specs.pool import Pool
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Phase

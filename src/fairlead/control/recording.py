@@ -8,9 +8,9 @@ of Kaplan and Meier (JASA 1958), which lets censored runs count for as long as t
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from fairlead.cluster.port import EventRecord
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_eligibility import SPOT_MARKS, spot_label
 from fairlead.policy.queue.durations import kind_of
 from fairlead.specs.pool import CapacityType, Hardware, Pool, PoolGpu, Taint, TaintEffect

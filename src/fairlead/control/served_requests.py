@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.errors import UnknownModel
+from fairlead.frozen import dataclass
 from fairlead.policy.serving.text_calibration import blocks_at_once
 from fairlead.policy.serving.text_engine import Engine, Request, Served
 

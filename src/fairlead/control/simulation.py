@@ -7,7 +7,7 @@ made up here.
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from fairlead.cluster.simulated.accounts import PodTime
 from fairlead.cluster.simulated.clock import Clock
@@ -18,6 +18,7 @@ from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.control.loop import run_pass
 from fairlead.control.outcomes import Outcome, Simulated
 from fairlead.control.spending import prices_of, spent_by
+from fairlead.frozen import dataclass
 from fairlead.policy.gpu.device_inventory import in_layout
 from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.next_decision import next_decision_at

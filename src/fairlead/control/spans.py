@@ -5,10 +5,11 @@ Identifiers follow from the run and the span, so that what is sent twice is the 
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from fairlead.cluster.port import EventRecord
+from fairlead.frozen import dataclass
 from fairlead.state.snapshot import Phase, Pod, Workload
 
 # Phases in which it waits to be placed; the event of each is called after it.

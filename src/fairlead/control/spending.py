@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
+from fairlead.frozen import dataclass
 from fairlead.specs.pool import CapacityType, Pool
 
 

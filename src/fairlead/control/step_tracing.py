@@ -4,11 +4,11 @@ import json
 import os
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.cluster.contract import PARALLEL_PARTS
 from fairlead.errors import Conflict
+from fairlead.frozen import dataclass
 from fairlead.runtime.launching import Fork, plan_launch
 from fairlead.specs.training import Training
 

@@ -1,13 +1,14 @@
 """Another spec for a run that is there, admitted like that of a new one."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import Admission, admit, left_open
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.errors import Conflict
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.lifecycle import check_intent
 from fairlead.policy.kinds.spec_updates import check_phase, check_update, updated_status
 from fairlead.specs.formats.differences import Difference

@@ -8,10 +8,10 @@ import sys
 import time
 import traceback
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.errors import InvalidSpec
+from fairlead.frozen import dataclass
 from fairlead.gateway import heads, upstreams
 from fairlead.gateway.access_log import AccessLog, Entry
 from fairlead.gateway.conversation import Conversation

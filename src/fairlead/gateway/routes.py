@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from fairlead.errors import InvalidSpec
+from fairlead.frozen import dataclass
 
 VERSION = 1
 CANARY, CONTROL = "canary", "control"

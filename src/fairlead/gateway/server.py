@@ -6,9 +6,9 @@ import functools
 import gc
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.frozen import dataclass
 from fairlead.gateway.admin import AdminWire
 from fairlead.gateway.door import LAME_DUCK_S, Door, Settings
 from fairlead.gateway.proxying.haproxy import TOLD, Haproxy

@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
+from fairlead.frozen import dataclass
 from fairlead.ledger.apportionment import apportion
 from fairlead.ledger.usage import HOUR_MS, WHOLE, Interval, Use
 

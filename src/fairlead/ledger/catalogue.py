@@ -2,9 +2,9 @@
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import resources
 
+from fairlead.frozen import dataclass
 from fairlead.ledger.prices import parse_dollars
 
 COLUMNS = ("InstanceType", "Price")

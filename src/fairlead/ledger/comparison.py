@@ -7,10 +7,10 @@ is estimated: load and prices are given. Money is micro-dollars, prices are for 
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from fairlead.frozen import dataclass
 from fairlead.ledger.usage import HOUR_MS
 
 

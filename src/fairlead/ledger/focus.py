@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from fairlead.frozen import dataclass
 from fairlead.ledger.bills import Line
 from fairlead.ledger.prices import MICROUSD
 from fairlead.ledger.usage import HOUR_MS, WHOLE, Holder, Use

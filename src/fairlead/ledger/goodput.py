@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.ledger.usage import Interval, Use
 
 

@@ -1,7 +1,8 @@
 """Parses prices of nodes and computes the hourly cost of owned machines, in micro-dollars for an hour."""
 
-from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+
+from fairlead.frozen import dataclass
 
 MICROUSD = 1_000_000
 HOURS_PER_YEAR = 8_760

@@ -1,8 +1,9 @@
 """The cost of one run so far and from now on, as recorded in its object."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from fairlead.frozen import dataclass
 from fairlead.ledger.usage import HOUR_MS, milliseconds
 
 

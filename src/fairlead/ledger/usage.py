@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
+from fairlead.frozen import dataclass
 from fairlead.state.snapshot import WHOLE_MILLI, Grant, Node, Pod
 
 # Parts of a node are counted in these units. A node of up to ten GPUs, of 12, 14, 15 or 16, divides into thousandths

@@ -10,11 +10,11 @@ import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, compress, islice, repeat
 from operator import is_not
 from typing import TYPE_CHECKING, TypeVar
 
+from fairlead.frozen import dataclass
 from fairlead.policy.disruption.aftermath import makes_room
 from fairlead.policy.disruption.defragmentation import can_resume
 from fairlead.policy.disruption.eviction import HolderFacts

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from fairlead.frozen import dataclass
 
 
 class BrokenRules(ValueError):

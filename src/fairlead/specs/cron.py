@@ -1,9 +1,9 @@
 """Times by the five fields of cron: minute, hour, day of the month, month, day of the week."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import Text
 
 TIMEZONE = Text(

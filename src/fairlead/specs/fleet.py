@@ -1,8 +1,9 @@
 """Several clusters that one queue of runs may use: the own ones first, rented ones when waiting costs more."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, Constraints, Limit, Text, broken, enforce, quote
 
 CLUSTERS_MOST = 16

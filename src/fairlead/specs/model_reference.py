@@ -1,7 +1,6 @@
 """References to models as people write them: ``NAME@production``, ``NAME@best``, ``NAME@3`` and ``run://NAME@best``."""
 
-from dataclasses import dataclass
-
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, Text, quote
 
 RUN_SCHEME = "run://"

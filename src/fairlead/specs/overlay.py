@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import enforce, one_line, quote
 from fairlead.specs.tables.pod_fields import POD, Branch, Items, Leaf, Map, Tree
 

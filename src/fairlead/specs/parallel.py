@@ -1,8 +1,8 @@
 """A model by its shape, and how a step of its training is split over GPUs."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import PATH, Constraints, Limit, broken, enforce
 
 MODEL_RULES: Constraints = {

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import StrEnum
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, PATH, BrokenRules, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.cron import TIMEZONE, parse_cron
 from fairlead.specs.expressions import names_in

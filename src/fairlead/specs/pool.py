@@ -1,9 +1,10 @@
 """Nodes of one kind: hardware, price and how they are paid for."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.cron import TIMEZONE, is_timezone, parse_cron
 from fairlead.specs.sharing import Handing

@@ -1,8 +1,8 @@
 """The resources of one node of a workload. Every number is exact and in a base unit."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import MODELS, Constraints, Limit, broken, enforce
 from fairlead.specs.sharing import Sharing
 

@@ -10,10 +10,10 @@ sgd | adam                   one of these words or numbers
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import prod
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import one_line, quote
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.cron import parse_cron
 from fairlead.specs.endpoint_engines import EndpointEngine, endpoint_engine_problems

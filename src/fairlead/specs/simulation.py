@@ -1,8 +1,8 @@
 """The assumptions of a simulation on nodes and programs beside the trace. Only ``fairlead simulate`` reads it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, Constraints, Limit, broken, enforce, quote
 
 LONGEST_S = 10 * 366 * 86400.0

@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, count_combinations, read_parameters, show_value

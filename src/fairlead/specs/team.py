@@ -1,9 +1,10 @@
 """A group of people that shares a cluster with others: a namespace and a quota."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, Constraints, Limit, Text, broken, enforce, quote
 
 QUOTA_RULES: Constraints = {

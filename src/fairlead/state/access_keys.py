@@ -2,7 +2,8 @@
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+
+from fairlead.frozen import dataclass
 
 PREFIX = "fl-"
 """A key that leaked is found by it, as those who look through repositories do."""

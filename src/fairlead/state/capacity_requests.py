@@ -1,6 +1,8 @@
 """Sources of more nodes for a cluster, and what has become of requests to them. Times are Unix seconds."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from fairlead.frozen import dataclass
 
 PATIENCE_S = 600.0  # clouds take 3 to 8 minutes for a GPU node, most of it for its drivers
 PAUSE_S = 600.0

@@ -1,8 +1,10 @@
 """Requests for an endpoint, as the gateway in front of its replicas counts them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from fairlead.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """An endpoint as the engine that serves it tells it."""
 
-from dataclasses import dataclass
+from fairlead.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

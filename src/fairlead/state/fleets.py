@@ -1,9 +1,10 @@
 """The present state of a fleet: its runs, and what each of its clusters tells. Times are Unix seconds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from fairlead.frozen import dataclass
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Node, Phase
 

@@ -1,6 +1,6 @@
 """Describes how idle a run leaves what it holds, as it was measured over the time that its spec's ``idle`` names."""
 
-from dataclasses import dataclass
+from fairlead.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

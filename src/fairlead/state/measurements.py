@@ -1,6 +1,6 @@
 """Answers to the query by which an endpoint scales, as somebody has asked for them."""
 
-from dataclasses import dataclass
+from fairlead.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
 """Versions of models as a registry has them, and which of them is the best."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from fairlead.frozen import dataclass
 from fairlead.specs.goal import Goal
 
 

@@ -1,9 +1,10 @@
 """Nodes whose GPUs may be partitioned anew, how far each is on its way, and the steps of it. Times are Unix seconds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from fairlead.frozen import dataclass
 from fairlead.specs.pool import Pool
 
 

@@ -1,9 +1,9 @@
 """The next things to do. A plan is complete: whoever applies it has no choice left to make."""
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fairlead.frozen import dataclass
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Grant, Intent, Status

@@ -1,7 +1,6 @@
 """The demand for the nodes of pools, and how many of them are to be there before somebody waits."""
 
-from dataclasses import dataclass
-
+from fairlead.frozen import dataclass
 from fairlead.specs.pool import Pool
 
 

@@ -1,7 +1,8 @@
 """Reasons why something is as it is: a code for programs, a sentence for people, and if there is one, the remedy."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from fairlead.frozen import dataclass
 
 
 class Code(StrEnum):

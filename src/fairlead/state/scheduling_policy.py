@@ -1,7 +1,8 @@
 """By which rules those that wait are started: the named policies of clusters, which a simulation can compare."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from fairlead.frozen import dataclass
 
 
 class Backfill(StrEnum):

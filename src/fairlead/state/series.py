@@ -1,9 +1,9 @@
 """Metrics of a run over time, and what is said of them: pure functions of points in the order in which they came."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from fairlead.frozen import dataclass
 from fairlead.specs.goal import Goal
 
 # Of metrics whose name has one of these words less is better, where nobody says which way is good.

@@ -1,10 +1,11 @@
 """The present state: nodes, workloads and pods, as frozen values. Times are Unix seconds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard
 
+from fairlead.frozen import dataclass
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec

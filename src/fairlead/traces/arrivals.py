@@ -1,7 +1,6 @@
 """A run as a trace describes it."""
 
-from dataclasses import dataclass
-
+from fairlead.frozen import dataclass
 from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.training import Training
 

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.state.series import Point, thinned
 
 WIDTH, HEIGHT = 320, 120

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from fairlead.frozen import dataclass
 from fairlead.text.quantities import describe_duration
 from fairlead.web import stylesheet
 from fairlead.web.addresses import MENU

@@ -1,11 +1,12 @@
 """The request and the response of a view, and a cache for values that are expensive to compute."""
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import monotonic
 from typing import Any, TypeVar
 
 from fairlead.cluster.listing import PagedClient
+from fairlead.frozen import dataclass
 
 Value = TypeVar("Value")
 

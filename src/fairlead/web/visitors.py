@@ -10,10 +10,10 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from fairlead.cluster.listing import PagedClient
 from fairlead.errors import NotAllowed
+from fairlead.frozen import dataclass
 from fairlead.web.readers import Readers, Watcher
 
 COOKIE = "fairlead-reader"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.kept_code import KeptCode, package_differences
 from fairlead.errors import NotFound
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.specs.formats.differences import said
 from fairlead.specs.goal import Goal

@@ -3,7 +3,7 @@
 import os
 import shlex
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import click
@@ -17,6 +17,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import IGNORABLE, Admission, admit
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.errors import Conflict, FairleadError, NameTaken, NotFound
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec, renamed

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from fairlead.cluster.usages import GpuUsage
+from fairlead.frozen import dataclass
 
 # As the GPU operator, the exporter's own manifests and its chart label it.
 EXPORTER_LABELS = (

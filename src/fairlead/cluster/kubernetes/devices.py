@@ -5,8 +5,8 @@ A device of placement is called ``RESOURCE#NUMBER``, so that a grant says what t
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.policy.gpu.mig import GB, partitionable
 from fairlead.specs.sharing import Sharing
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu

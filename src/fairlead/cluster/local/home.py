@@ -5,10 +5,10 @@ import os
 import shutil
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 # A Unix socket's path may have 107 bytes on Linux and 103 on macOS.
 MAX_SOCKET_PATH = 100

@@ -3,8 +3,9 @@
 import errno
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from fairlead.frozen import dataclass
 
 V1 = Path("/sys/fs/cgroup/memory")
 V2 = Path("/sys/fs/cgroup")

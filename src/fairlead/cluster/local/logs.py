@@ -8,7 +8,6 @@ import heapq
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -25,6 +24,7 @@ from fairlead.cluster.output import (
     read_counts,
 )
 from fairlead.cluster.port import LogLine
+from fairlead.frozen import dataclass
 
 POLL_S = 0.1
 CATCH_UP_S = 0.01

@@ -1,7 +1,6 @@
 """Finds a model on this machine that somebody refers to: a version that was pushed, or a run's checkpoint."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +10,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.pod_spec import checkpoint_place
 from fairlead.cluster.model_versions import ModelVersions, find_version
 from fairlead.errors import Conflict, NotFound
+from fairlead.frozen import dataclass
 from fairlead.runtime.checkpoint.directory import Directory
 from fairlead.runtime.checkpoint.store import step_name
 from fairlead.runtime.places import is_url

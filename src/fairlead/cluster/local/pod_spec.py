@@ -4,7 +4,7 @@ pod."""
 import hashlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from fairlead.cluster import contract
 from fairlead.cluster.local.code.keeping import IN_WORKDIR, Place
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.origins import is_run_name
+from fairlead.frozen import dataclass
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.specs.training import SET_BY_FRAMEWORK, Elastic

@@ -5,9 +5,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 
 from fairlead.cluster.local.home import Home
+from fairlead.frozen import dataclass
 
 # Between two questions to a server that is not ready, and to one that is.
 STARTING_S, SERVING_S = 0.1, 1.0

@@ -14,7 +14,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, wraps
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -44,6 +44,7 @@ from fairlead.cluster.port import EventRecord, Spec
 from fairlead.cluster.records import dump, load, load_all
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotFound
+from fairlead.frozen import dataclass
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec

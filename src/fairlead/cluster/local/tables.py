@@ -1,11 +1,11 @@
 """The tables of the local cluster's database, and their rows as values."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from fairlead.cluster.records import load, load_all, with_detail
 from fairlead.errors import ClusterError, InvalidSpec
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.lifecycle import upgraded
 from fairlead.specs.formats.serialization import workload_spec
 from fairlead.specs.training import Training

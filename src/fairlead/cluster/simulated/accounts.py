@@ -5,9 +5,10 @@ the GPU-seconds of all of them together are what there was.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
+from fairlead.frozen import dataclass
 from fairlead.state.snapshot import WHOLE_MILLI, Grant, Node
 
 

@@ -1,8 +1,8 @@
 """Faults of a simulation, beyond what programs do themselves. A fault without its target does nothing."""
 
 import signal as signals
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.state.snapshot import Node
 
 

@@ -1,9 +1,9 @@
 """Pools with what a simulation assumes of their nodes."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from fairlead.errors import InvalidSpec
+from fairlead.frozen import dataclass
 from fairlead.policy.capacity.pool_nodes import node_of
 from fairlead.specs.pool import CapacityType, Pool
 from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation

@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
+from fairlead.frozen import dataclass
 from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.training import Training
 

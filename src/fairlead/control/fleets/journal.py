@@ -14,13 +14,14 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.project_files import Found, walk
 from fairlead.cluster.records import build, plain
 from fairlead.errors import ClusterError, Conflict, NotFound
+from fairlead.frozen import dataclass
 from fairlead.specs.fleet import Fleet
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.training import Training

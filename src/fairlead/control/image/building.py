@@ -6,7 +6,6 @@ The base image's layers are not looked into, and not downloaded where the regist
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from fairlead.control.image.packages import MACHINES, fetch_packages, own_files
 from fairlead.control.image.references import Reference, is_digest
 from fairlead.control.image.registry import Registry
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 DEFAULT_BASE = "python:3.12-slim"
 PLATFORMS = tuple(f"linux/{architecture}" for architecture in MACHINES)

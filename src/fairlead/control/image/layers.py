@@ -9,11 +9,11 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from fairlead.control.image.content import LAYER, Blob
+from fairlead.frozen import dataclass
 
 LEVEL = 6  # gzip's own; 9 took twice as long for 1 % less
 

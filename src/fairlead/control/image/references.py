@@ -1,9 +1,10 @@
 """Names of images: registry, repository, and a tag or a digest, as `docker pull` reads them."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fairlead.errors import InvalidArgument
+from fairlead.frozen import dataclass
 
 DOCKER_HUB = "docker.io"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

@@ -7,12 +7,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairlead.control.image.references import DOCKER_HUB
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 HUB_KEY = "https://index.docker.io/v1/"
 HELPER_S = 60.0

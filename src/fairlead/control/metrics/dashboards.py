@@ -3,8 +3,9 @@
 Every query is of metrics of ``exposition``; ``tests/metrics`` runs each by a real Prometheus, and none is empty.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from fairlead.frozen import dataclass
 
 RUN = 'team=~"$team", run=~"$run"'
 HEIGHT, WIDTH = 8, 12  # of Grafana's grid, 24 wide

@@ -1,10 +1,11 @@
 """Reads what metrics are made from: a cluster at one instant, with what is known of its money and its devices."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fairlead.cluster.usages import GpuUsage
 from fairlead.control.pass_counts import PassCounts
+from fairlead.frozen import dataclass
 from fairlead.ledger.goodput import Goodput
 from fairlead.ledger.usage import WHOLE, share_of
 from fairlead.state.snapshot import Node, Pod, Snapshot, Workload

@@ -1,7 +1,8 @@
 """Alerts for Prometheus, each with what it means and what to do. ``tests/metrics`` fires every one by its fault."""
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from fairlead.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

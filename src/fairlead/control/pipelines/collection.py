@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.cluster.local.cluster import LocalCluster
@@ -20,6 +19,7 @@ from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import Artefacts
 from fairlead.control.pipelines.results import Results
 from fairlead.control.pipelines.step_run import COLLECTED
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.retention import Retention
 from fairlead.specs.formats.serialization import to_json
 

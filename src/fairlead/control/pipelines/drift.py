@@ -14,11 +14,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fairlead.errors import Conflict, RuntimeFault
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.staleness import staleness
 from fairlead.runtime.places import is_url, open_place, translated
 from fairlead.runtime.processes import die_with_parent

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from fairlead.control.pipelines.result_store import ResultStore
 from fairlead.control.pipelines.step_run import COLLECTED, StepRun, StepRuns
 from fairlead.control.pipelines.told import told
 from fairlead.errors import FairleadError, NotFound
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.steps import (
     Expand,
     Prepare,

@@ -1,7 +1,6 @@
 """From an artefact back to the code, the data and the runs that it came from."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from fairlead.control.pipelines.dependencies import CODE
 from fairlead.control.pipelines.results import Origin, Results
 from fairlead.control.pipelines.submission import pipeline_of, progress_of, store_of
 from fairlead.errors import Conflict, NotFound
+from fairlead.frozen import dataclass
 
 LEAST_DIGITS = 6
 # What a task depends on that is told in words; every other part is the hash of an output of another.

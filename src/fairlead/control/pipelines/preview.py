@@ -1,13 +1,14 @@
 """Foretells what a pipeline would do now, step by step, without running anything."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
 from fairlead.control.pipelines.artefacts import Artefacts
 from fairlead.control.pipelines.dependencies import Dependencies
 from fairlead.control.pipelines.results import Results
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.steps import Expand, Settle, Task, TaskPhase, gate_problem, handed_to, judge
 from fairlead.specs.pipeline import Pipeline
 

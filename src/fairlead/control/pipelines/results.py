@@ -3,12 +3,12 @@
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.control.pipelines.result_store import key_of, listing_of
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.steps import Result
 
 if TYPE_CHECKING:  # a driver removes nothing, and loads more for it than a short pipeline takes

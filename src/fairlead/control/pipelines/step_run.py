@@ -1,12 +1,12 @@
 """The runs and sweeps that steps are, as a driver meets them, wherever it is."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, read_value
 from fairlead.errors import NotFound
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.steps import Task
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.pipeline import Step

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from fairlead.control.pipelines.drift import Finding
 from fairlead.control.pipelines.submission import driver_of, pipeline_of
 from fairlead.control.pipelines.watched import content_of, signature_of
 from fairlead.errors import ClusterError, Conflict, FairleadError, InvalidSpec, NameTaken
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.schedule import Seen, has_settled, next_time, turn, zone_of
 from fairlead.policy.kinds.standing_pipeline import TRIGGER
 from fairlead.runtime.podfiles import read_json, write_json

@@ -1,8 +1,8 @@
 """Writes haproxy's configuration: what is plain goes straight to replicas, all else to the door."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.gateway.messages import LONGEST_HEAD, LONGEST_TARGET, MOST_FIELDS
 
 LOG_FIELDS = (

@@ -3,9 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from fairlead.frozen import dataclass
 from fairlead.gateway.access_log import Entry
 from fairlead.gateway.services import Replica, Service
 

@@ -10,11 +10,12 @@ come, and that passes until the next look, for the time of delivery.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fairlead.frozen import dataclass
 
 Floats = NDArray[np.float64]
 

@@ -1,6 +1,8 @@
 """Keeps how many nodes of a pool were needed minute by minute, for the forecast, and what nodes took to come."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from fairlead.frozen import dataclass
 
 SLOT_S = 60.0
 MOST_SLOTS = 8 * 24 * 60

@@ -9,9 +9,10 @@ for that; a run that waits for others' on-demand nodes to become free may still 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fairlead.frozen import dataclass
 from fairlead.policy.disruption.defragmentation import can_resume
 from fairlead.policy.disruption.preemption import RESTART_S
 from fairlead.policy.kinds.lifecycle import ran_until

@@ -12,12 +12,13 @@ spot.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fairlead.frozen import dataclass
 
 # Ages of availability or outage are told apart up to these, in ticks; Fibonacci's numbers, as ages count by ratio.
 AGES = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144)

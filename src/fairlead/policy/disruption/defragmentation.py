@@ -23,8 +23,8 @@ places are ours.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.policy.disruption.preemption import RESTART_S, Victim, cost, enough, gain
 from fairlead.policy.placement.placement import FreeCapacity, NodeCapacity, place, shape_of, takes_pods
 from fairlead.policy.placement.pod_shapes import Shape

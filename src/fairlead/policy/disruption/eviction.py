@@ -5,8 +5,9 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.disruption.aftermath import makes_room
 from fairlead.policy.disruption.defragmentation import Move, budget, cheapest_nodes_first, choose_moves, movable
 from fairlead.policy.disruption.migration import coming

@@ -1,8 +1,8 @@
 """Acts when a node says that it is about to be taken away: its gang saves, stops, and starts elsewhere."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.memo import kept
 from fairlead.specs.gang import GangSpec
 from fairlead.state.reasons import Code, Reason

@@ -17,8 +17,8 @@ no smaller set of the same ones would do. Each step counts how many members fit 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.placement import NodeCapacity, shape_of
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.queue.dominant_shares import Capacity, asked, dominant_share

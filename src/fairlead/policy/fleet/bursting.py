@@ -9,7 +9,8 @@ puts this rule. Units are GPUs, or cores of jobs without GPUs.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from fairlead.frozen import dataclass
 
 # One setting for all loads; k is START times the allowed wait where waits are just as allowed.
 START = 0.3

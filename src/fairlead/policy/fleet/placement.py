@@ -7,8 +7,9 @@ however long it stays away, and nothing runs twice when it comes back.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.fleet.bursting import Held, Job, Waits, book, choose_leaving
 from fairlead.policy.fleet.room import UNKNOWN_S
 from fairlead.policy.placement.placement import why_never

@@ -11,9 +11,11 @@ A30. H200 and B200 have the same profiles in the same numbers, and are taken to 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from types import MappingProxyType
+
+from fairlead.frozen import dataclass
 
 GB = 10**9
 MEDIA = "+me"

@@ -24,8 +24,9 @@ that cost least, ``MOST_WAITING`` and ``MOST_NODES`` at most.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.disruption.defragmentation import can_resume
 from fairlead.policy.disruption.preemption import restart_s
 from fairlead.policy.gpu.device_inventory import in_layout

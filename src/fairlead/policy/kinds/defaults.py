@@ -1,7 +1,8 @@
 """Chooses what a spec leaves open from the cluster it will run on, each choice with a sentence for the plan."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.specs.training import Framework, Training
 from fairlead.state.snapshot import Node
 from fairlead.text.quantities import describe_cpu, describe_of_each, plural

@@ -3,9 +3,10 @@
 import json
 import re
 import signal as signals
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.slow_starts import LIMIT_S, overdue
 from fairlead.policy.placement.placement import why_never
 from fairlead.specs.quantities import format_duration, format_size

@@ -6,8 +6,9 @@ and no longer than ``MOST_SPAN_S``: what nobody measured is neither busy nor idl
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.changes import stop
 from fairlead.policy.queue.budgets import HOUR_S, rate_of
 from fairlead.specs.training import Idle, WhenIdle

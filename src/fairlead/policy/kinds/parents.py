@@ -8,9 +8,10 @@ children of it have yet to end or to be Suspended.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.changes import change_to
 from fairlead.policy.kinds.lifecycle import move_parent
 from fairlead.policy.kinds.record import Family

@@ -7,8 +7,9 @@ its reports which runs are to be there, as long as it waits for them, and those 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import advance, failed, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.kinds.standing_pipeline import StandingDetail, decide, is_standing

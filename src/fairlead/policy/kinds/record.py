@@ -1,9 +1,10 @@
 """The records of kinds: all that tells one kind of workload from another."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from fairlead.frozen import dataclass
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.plan import Change

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.table import runs_of
 from fairlead.policy.queue.durations import kind_of
 from fairlead.specs.constraints import Constraints, Limit, broken, enforce

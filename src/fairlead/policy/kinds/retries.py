@@ -9,8 +9,7 @@ may come of it however late, and end a run that reports nothing when they have c
 A quota that refuses pods is no failure: the gang is tried again for as long as it takes, and nothing is counted.
 """
 
-from dataclasses import dataclass
-
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.failures import Blame, Failure
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code

@@ -1,11 +1,11 @@
 """Decides when a pipeline that was applied is due: by its schedule, or because data has changed."""
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from fairlead.frozen import dataclass
 from fairlead.specs.cron import Cron, parse_cron
 from fairlead.specs.pipeline import CatchUp, Overlap, Schedule
 

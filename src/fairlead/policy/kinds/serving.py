@@ -9,11 +9,12 @@ slice of the old one's; what is known of that is kept here, so that whoever judg
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from fairlead.errors import InvalidSpec
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import advance, child_name, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.serving.canary import Comparison, Judgement, Verdict, judge_canary, step_at

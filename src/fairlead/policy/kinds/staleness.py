@@ -12,7 +12,8 @@ of theirs, and from any mean since a training that is below it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from fairlead.frozen import dataclass
 
 # The part of an earlier estimate that stays when a training tells another.
 KEPT = 0.5

@@ -5,9 +5,10 @@ and takes down what it is for before anything else is decided: no time and no ch
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, tzinfo
 
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import failed, submit
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.schedule import next_time, turn, zone_of

@@ -5,10 +5,11 @@ A task is a step, or one item of a step that is fanned out. Nothing here runs, r
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from fairlead.frozen import dataclass
 from fairlead.specs.expressions import holds, names_in
 from fairlead.specs.pipeline import Cache, Pipeline, Step
 from fairlead.specs.quantities import format_duration

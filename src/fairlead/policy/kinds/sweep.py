@@ -7,11 +7,12 @@ another process goes on as the one before would have. Kept besides are the value
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import advance, child_name, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.search.population import best_part, explore, gives_way

@@ -12,12 +12,12 @@ node with several devices and ``C`` cores is then worth the least over p of ``p 
 best split of the cores among them, by Lagrangian duality, exact but for the steps of the prices where E is concave.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.fleet_arrays import Fleet
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.node_arrays import Frame, Mask

@@ -14,11 +14,12 @@ where pods leave again some devices are always idle. Before any has left, that i
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.fleet_arrays import Fleet
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.node_arrays import Frame, Ints, Mask

@@ -6,10 +6,10 @@ of a node knows when it is stale.
 
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_arrays import Ints, Mask, frame_of
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.state.snapshot import Grant, Node

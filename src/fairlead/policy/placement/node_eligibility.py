@@ -6,10 +6,10 @@ are left to kube-scheduler, but for one: that no two of its own lie on one node.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.memo import kept
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.overlay import Overlay

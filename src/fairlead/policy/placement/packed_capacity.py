@@ -1,10 +1,10 @@
 """The free room of many nodes, where ``fairlead.policy.placement.packing`` chooses among them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.fleet_arrays import Fleet, Spot
 from fairlead.policy.placement.gang_placement import members, place_gang, place_one
 from fairlead.policy.placement.node_arrays import Ints

@@ -2,9 +2,10 @@
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
+from fairlead.frozen import dataclass
 from fairlead.policy.gpu.gpu_sharing import choices, describe_parts, describe_shared, remedy
 from fairlead.policy.placement.device_matching import serves
 from fairlead.policy.placement.node_eligibility import Eligibility, doors_of, keeps_apart

@@ -1,8 +1,8 @@
 """Makes a key of what one member of a gang needs: members of equal shape fit the same nodes equally well."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+from fairlead.frozen import dataclass
 from fairlead.specs.resources import Resources
 from fairlead.specs.sharing import Sharing
 

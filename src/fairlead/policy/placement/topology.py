@@ -15,8 +15,9 @@ is left out. A cluster says its own with labels ``bandwidth.fairlead.dev/<level>
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.state.snapshot import Node
 from fairlead.text.quantities import plural
 

@@ -9,8 +9,9 @@ enough for a checkpoint. Amounts are micro-dollars; docs/decisions/0021 says why
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from fairlead.frozen import dataclass
 from fairlead.policy.queue.durations import Durations
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import PROJECT_LABEL, Budget, Team, WhenSpent

@@ -1,8 +1,8 @@
 """Foretells what a run would cost on the nodes there are, where somebody says what they cost."""
 
 import math
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.placement import why_never
 from fairlead.policy.queue import run_forecast
 from fairlead.policy.queue.budgets import rate_of

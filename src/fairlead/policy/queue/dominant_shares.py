@@ -5,9 +5,9 @@ Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the dominant share of us
 Constant time for each call.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.device_matching import serves
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape

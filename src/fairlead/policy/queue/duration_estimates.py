@@ -14,8 +14,10 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
+
+from fairlead.frozen import dataclass
 
 # Run times are counted in bins of equal ratio.
 FIRST_BIN_S = 10.0

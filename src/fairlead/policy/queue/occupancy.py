@@ -10,9 +10,9 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_eligibility import doors_of
 from fairlead.policy.placement.placement import NodeCapacity
 from fairlead.policy.queue.durations import Durations, kind_of

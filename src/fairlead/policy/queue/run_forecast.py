@@ -12,9 +12,9 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from fairlead.frozen import dataclass
 from fairlead.policy.queue.budgets import HOUR_S, rate_of
 from fairlead.policy.queue.durations import kind_of
 from fairlead.state.snapshot import Completed, Phase, Progress, Snapshot, Workload

@@ -5,8 +5,8 @@ kept holds as long as the nodes are the same. With or without it a pass comes to
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_eligibility import doors_of
 from fairlead.policy.placement.placement import shape_of
 from fairlead.policy.placement.pod_shapes import Shape

@@ -8,8 +8,8 @@ nothing is known, nothing is known. For W runs that wait: W walks of the timelin
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.placement import NodeCapacity, shape_of
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.queue.dominant_shares import capacity

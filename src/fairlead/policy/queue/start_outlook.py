@@ -1,8 +1,9 @@
 """Foretells what the loop would decide now, and when those that wait after that will start."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.decide import decide
 from fairlead.policy.queue.start_forecast import Expected, queue
 from fairlead.state.snapshot import Phase, Snapshot, Status

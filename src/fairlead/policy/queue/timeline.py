@@ -13,9 +13,10 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_eligibility import Eligibility, doors_of
 from fairlead.policy.placement.placement import NodeCapacity, takes_pods
 from fairlead.policy.placement.pod_shapes import Shape

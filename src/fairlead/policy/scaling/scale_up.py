@@ -6,8 +6,9 @@ only while all that hold them up ask too, so that no node comes for a run whose 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.device_matching import matches
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.policy.placement.placement import matching, takes_pods

@@ -11,9 +11,9 @@ Complexity" (NeurIPS 2016), which needs no eigenvectors.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from fairlead.frozen import dataclass
 from fairlead.policy.search.trials import draw
 
 START = 0.5

@@ -13,10 +13,11 @@ Everything follows from the trials and the key: nothing is kept, and whoever tak
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from fairlead.frozen import dataclass
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -3,8 +3,9 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.search.trials import TrialRecord, TrialState, draw
 from fairlead.specs.goal import Goal
 from fairlead.specs.sweep import Prune, Rule

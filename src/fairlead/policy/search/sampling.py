@@ -3,11 +3,11 @@
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from fairlead.frozen import dataclass
 from fairlead.policy.search.trials import TrialRecord, TrialState, best_of, draw, has_ended, ranked
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, grid

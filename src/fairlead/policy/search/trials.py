@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nsmallest
 from operator import le
 
+from fairlead.frozen import dataclass
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Value
 from fairlead.state.snapshot import Progress

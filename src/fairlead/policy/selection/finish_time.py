@@ -7,9 +7,9 @@ longest first; the rest by shortest remaining service, which is good for the ave
 there are, nobody waiting while as many devices as it needs are idle, and that whoever is pressed most runs.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 
+from fairlead.frozen import dataclass
 from fairlead.policy.selection.jobs import Job
 
 # The ratio up to which Shockwave counts a job as treated fairly.

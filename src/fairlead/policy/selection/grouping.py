@@ -14,9 +14,9 @@ each other, and whose needs of a device's memory, as far as they say them, it ho
 import heapq
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
+from fairlead.frozen import dataclass
 from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS
 from fairlead.policy.selection.jobs import Job, Sharable, Speeds
 from fairlead.policy.selection.knapsack import Packing

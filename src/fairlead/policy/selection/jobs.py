@@ -4,9 +4,9 @@ No decision is made here.
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any
 
+from fairlead.frozen import dataclass
 from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS
 
 Kind = Any

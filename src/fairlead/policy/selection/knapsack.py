@@ -12,9 +12,9 @@ Knows nothing of quotas, priorities or prices: those decide who is in the queue.
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
+from fairlead.frozen import dataclass
 from fairlead.policy.selection.jobs import Group, Job
 from fairlead.policy.selection.worth import worth
 

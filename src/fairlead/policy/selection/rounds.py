@@ -15,8 +15,9 @@ up with the next round.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.disruption.preemption import RESTART_S
 from fairlead.policy.placement.node_eligibility import doors_of
 from fairlead.policy.placement.placement import FreeCapacity, Placement, grant_of, matching, shape_of, takes_pods

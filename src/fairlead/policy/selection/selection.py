@@ -15,8 +15,8 @@ would throw it back counts as not left of it, so two whose turns are close do no
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.policy.disruption.defragmentation import can_resume
 from fairlead.policy.disruption.preemption import restart_s
 from fairlead.policy.kinds.lifecycle import ran_until

@@ -10,10 +10,11 @@ it is known. Of those Muri (SIGCOMM'22) measured that two take 1.33 / 1.015 time
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain, combinations
 
+from fairlead.frozen import dataclass
 from fairlead.policy.gpu.stage_interleaving import INTERFERENCE
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.queue.durations import kind_of

@@ -17,8 +17,9 @@ mixture of constant bets depends on how often each D came and not on their order
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from fairlead.frozen import dataclass
 
 MOST_PAIRS = 20_000
 # Parts of the most that may be bet, mixed evenly: small ones find small differences, large ones a broken revision.

@@ -12,9 +12,11 @@ several small ones where the budget is short. What nobody needs stays where it i
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache
 from heapq import heappop, heappush
+
+from fairlead.frozen import dataclass
 
 HORIZON_MIN = 5
 WINDOW_MIN = 15

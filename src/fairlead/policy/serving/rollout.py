@@ -5,8 +5,9 @@ A replica that goes is first told to nobody any more: the gateway has a moment t
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.specs.training import Tier
 
 # How long a replica that is told to nobody runs on before its stop notice.

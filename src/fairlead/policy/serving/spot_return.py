@@ -8,8 +8,8 @@ rule of renting or buying, which costs at most twice what it would cost to know 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.free_capacity import rooms
 from fairlead.policy.placement.placement import place
 from fairlead.policy.placement.task_mix import settled_mix

@@ -12,11 +12,12 @@ fit about as well are kept: their mean is the answer, and how far they differ sa
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairlead.frozen import dataclass
 from fairlead.policy.search.covariance_adaptation import State
 from fairlead.policy.serving.text_engine import (
     ATTENTION,

@@ -17,11 +17,13 @@ How many tokens a request gets is taken as known. Shared prefixes are not modell
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fairlead.frozen import dataclass
 
 BLOCK = 16
 # Sizes for which decoding steps are recorded as CUDA graphs.

@@ -6,9 +6,10 @@ sheet's numbers as on the GPU that was measured.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from fairlead.frozen import dataclass
 from fairlead.policy.strategy.memory import GIB
 
 MEMORY_TOLERANCE = 0.15

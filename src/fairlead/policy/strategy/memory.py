@@ -6,7 +6,7 @@ The stack that runs is ``torch_memory`` (plain PyTorch with FSDP2); benchmarks a
 its source where it is made.
 """
 
-from dataclasses import dataclass
+from fairlead.frozen import dataclass
 
 GIB = 1024**3
 

@@ -1,10 +1,11 @@
 """Completes what a Training says of its model and its split: the ranks divided, what is open chosen or plain."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fairlead.errors import CannotFit, Conflict, UnknownModel
+from fairlead.frozen import dataclass
 from fairlead.policy.strategy.gpus import GPUS, Gpu, MeasuredGpu, as_gpu, find, find_measured
 from fairlead.policy.strategy.memory import GIB
 from fairlead.policy.strategy.search import Candidate, Hardware, Wanted, assess, does_not_fit, search

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.strategy import torch_memory
 from fairlead.policy.strategy.gpus import Coefficients, Gpu, MeasuredGpu, coefficients
 from fairlead.policy.strategy.memory import GIB, StageMemory, worst

@@ -1,7 +1,8 @@
 """Says how one training step is divided among GPUs."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from fairlead.frozen import dataclass
 
 
 class Recompute(StrEnum):

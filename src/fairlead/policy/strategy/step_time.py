@@ -7,9 +7,9 @@ bytes through each link, Patarasso and Yuan, 2009).
 """
 
 import math
-from dataclasses import dataclass
 
 from fairlead.errors import UnknownModel
+from fairlead.frozen import dataclass
 from fairlead.policy.strategy.gpus import Coefficients
 from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.transformer import Transformer

@@ -5,10 +5,10 @@ Hugging Face says is read by ``hugging_face``; nothing is guessed that it does n
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.errors import UnknownModel
+from fairlead.frozen import dataclass
 
 # The inner width of an MLP in hidden sizes, where a description leaves it out (arXiv 1706.03762, sec. 3.3).
 WIDTH_FACTOR = 4

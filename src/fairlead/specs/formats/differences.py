@@ -2,9 +2,10 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from typing import Any
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import one_line
 from fairlead.specs.formats.rendering import default_of, render_short
 from fairlead.specs.tables.field_types import Section, Single

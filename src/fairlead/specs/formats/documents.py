@@ -6,9 +6,10 @@ anything.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import one_line, quote
 from fairlead.specs.tables.field_types import Tag
 

@@ -6,9 +6,9 @@ or text for quantities, text for variables, no lone values for a mapping; nothin
 
 import re
 from collections.abc import Mapping as Map
-from dataclasses import dataclass
 from typing import cast
 
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import BrokenRules, Constraints, one_line, quote
 from fairlead.specs.formats.advice import advice, limits_of, wanted
 from fairlead.specs.formats.documents import Mapping, Node, Scalar, Sequence

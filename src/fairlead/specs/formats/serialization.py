@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
 from fairlead.errors import InvalidSpec
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import one_line
 
 if TYPE_CHECKING:

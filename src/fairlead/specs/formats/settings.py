@@ -5,10 +5,11 @@ hands them over. ``null`` and nothing at all leave the key out, so that its defa
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fairlead.errors import InvalidSpec
+from fairlead.frozen import dataclass
 from fairlead.specs.constraints import quote
 from fairlead.specs.formats import documents
 from fairlead.specs.formats.documents import Mistake, Node, Scalar, read_documents

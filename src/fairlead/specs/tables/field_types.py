@@ -1,10 +1,10 @@
 """The kinds of value a key can have: how one is read from a scalar, written back, and described to an editor."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from fairlead.frozen import dataclass
 from fairlead.specs import quantities
 from fairlead.specs.constraints import BrokenRules, Constraints, Text
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE, Taint, TaintEffect

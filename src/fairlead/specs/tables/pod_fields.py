@@ -5,8 +5,9 @@ itself decides (commands of the ranks, host names, restarts, grace).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from fairlead.frozen import dataclass
 
 
 class Leaf(StrEnum):

@@ -1,8 +1,8 @@
 """Shows the cluster as nodes, their GPUs and the parts of each that runs hold."""
 
 from collections import defaultdict
-from dataclasses import dataclass
 
+from fairlead.frozen import dataclass
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu, Node, Pod, Snapshot
 from fairlead.text.quantities import describe_cpu, describe_dollars, describe_memory
 from fairlead.web.expected_starts import snapshot_of

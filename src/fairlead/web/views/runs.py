@@ -1,11 +1,12 @@
 """Shows unfinished runs with their reasons, then finished ones, page by page."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import urlencode
 
 from fairlead.cluster.listing import Listing, Place
 from fairlead.control.pipelines.command import is_pipeline
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.policy.kinds.progress import progress_of, warning_of
 from fairlead.policy.kinds.table import KINDS

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import APPLY, MANAGER, ApiError, Client, Object
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 LOOK_S = 0.2
 _UNSCOPED = frozenset({"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass"})

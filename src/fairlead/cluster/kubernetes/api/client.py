@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -20,6 +19,7 @@ from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.pacing import Pace, jittered
 from fairlead.cluster.kubernetes.api.transport import identity_headers, proxy_of_environment, tls_context
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 Object = dict[str, Any]
 
@@ -82,10 +82,13 @@ class Limits:
     patience_s: float = 30.0
 
 
+_LIMITS = Limits()
+
+
 class Client:
     """A connection pool to one API server."""
 
-    def __init__(self, access: Access, limits: Limits = Limits()) -> None:
+    def __init__(self, access: Access, limits: Limits = _LIMITS) -> None:
         self.access = access
         self.limits = limits
         self.num_requests = 0

@@ -8,12 +8,12 @@ import base64
 import binascii
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.credentials import Anonymous, Basic, Credentials, ExecPlugin, FixedToken, TokenFile
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

@@ -7,12 +7,12 @@ import shutil
 import subprocess
 import threading
 import time
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 # A kubelet renews a token at 80 % of its hour; client-go looks at the file once a minute.
 REREAD_S = 60.0

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -11,6 +11,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.devices import is_device
 from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY, is_leaf_kind
+from fairlead.frozen import dataclass
 from fairlead.specs.overlay import RANKS
 from fairlead.state.snapshot import Taint
 

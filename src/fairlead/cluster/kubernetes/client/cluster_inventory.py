@@ -1,12 +1,12 @@
 """Reads off a cluster's lists of objects what it has beside Fairlead: devices, autoscalers, storage, engines. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from fairlead.cluster.findings import Finding
 from fairlead.cluster.kubernetes.api.client import Object
 from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, read_node
 from fairlead.cluster.kubernetes.manifests.install import VERSION
+from fairlead.frozen import dataclass
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
 from fairlead.text.quantities import plural

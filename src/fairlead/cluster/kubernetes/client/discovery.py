@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits, Object
 from fairlead.cluster.kubernetes.api.config import find_access
@@ -14,6 +14,7 @@ from fairlead.cluster.kubernetes.manifests.install import VERSION
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 SOON = Limits(per_second=100.0, burst=200, try_s=3.0, patience_s=3.0)
 # A plugin that makes the credentials may wait for a person.

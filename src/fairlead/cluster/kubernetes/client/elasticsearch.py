@@ -11,11 +11,11 @@ import urllib.parse
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster.kubernetes.client.kept_output import RUN_UID, Place, address_of, ask, place_of
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 URL, INDICES, API_KEY = "FAIRLEAD_ELASTICSEARCH_URL", "FAIRLEAD_ELASTICSEARCH_INDEX", "FAIRLEAD_ELASTICSEARCH_API_KEY"
 DEFAULT_INDICES = "fairlead-*"

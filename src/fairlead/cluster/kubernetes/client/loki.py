@@ -8,11 +8,11 @@ import urllib.parse
 import urllib.request
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fairlead.cluster.kubernetes.client.kept_output import RUN_UID, Place, address_of, ask, place_of
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 URL, TOKEN, TENANT = "FAIRLEAD_LOKI_URL", "FAIRLEAD_LOKI_TOKEN", "FAIRLEAD_LOKI_TENANT"
 # Loki's own bound of one answer, where nobody raised it, and of all answers of one reading.

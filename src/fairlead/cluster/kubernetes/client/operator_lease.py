@@ -1,7 +1,6 @@
 """Reads from the operator's Lease who looks after a cluster's runs just now."""
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
@@ -9,6 +8,7 @@ from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.names import LEASE, POLICY, SYSTEM_NAMESPACE
 from fairlead.cluster.kubernetes.operator.leader_election import DURATION_S
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
 from fairlead.text.quantities import describe_duration
 

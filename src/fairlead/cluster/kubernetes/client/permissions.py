@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.errors import NotAllowed
+from fairlead.frozen import dataclass
 
 AT_ONCE = 8
 

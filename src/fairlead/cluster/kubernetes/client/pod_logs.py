@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from operator import attrgetter
 from queue import Empty, SimpleQueue
@@ -23,6 +23,7 @@ from fairlead.cluster.kubernetes.operator.runs.log_lines import parse
 from fairlead.cluster.output import COUNTS, NOTE, Dropped, Gaps, LogQuery, Watermark
 from fairlead.cluster.port import LogLine
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 
 LOOK_S = 2.0
 LOOK_SOON_S = 0.2  # where somebody waits for the output before an event

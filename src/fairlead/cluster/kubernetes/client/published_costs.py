@@ -7,13 +7,13 @@ namespace of their own.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.manifests.cost_objects import TEAM, WHOLE, DayCosts, date_of, name_of, read_costs
 from fairlead.cluster.kubernetes.names import COSTS, MANAGED_BY, MANAGER
 from fairlead.cluster.ledger_tables import Grouping, Payer
 from fairlead.errors import ClusterError, NotAllowed, NotFound
+from fairlead.frozen import dataclass
 from fairlead.ledger.bills import Line, Statement
 from fairlead.ledger.usage import DAY_MS, Holder
 

@@ -1,12 +1,12 @@
 """The pod in which a rank of a run is, for those who want to reach into it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.manifests.pod_environment import POD_DIR, RUNTIME
 from fairlead.errors import Conflict
+from fairlead.frozen import dataclass
 from fairlead.specs.overlay import RANKS
 from fairlead.state.snapshot import Workload
 

@@ -10,7 +10,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from fairlead.cluster.kubernetes.manifests.workdir import LargeArchive
 from fairlead.cluster.kubernetes.operator.runs.informers import trainings_path
 from fairlead.cluster.kubernetes.operator.runs.run_record import read_training
 from fairlead.errors import ClusterError, Conflict
+from fairlead.frozen import dataclass
 from fairlead.runtime.archives import ENDING, READY
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.places import is_url, open_place, translated, upload

@@ -7,7 +7,7 @@ takes the directory of its file, since its program can be nowhere else.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
@@ -31,6 +31,7 @@ from fairlead.cluster.kubernetes.manifests.workdir import (
 from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject
 from fairlead.cluster.preflight import packed_problem
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.table import runs_of
 from fairlead.specs.training import Training
 from fairlead.specs.workload import Spec, renamed

@@ -8,13 +8,13 @@ about. It is deleted to stop the endpoint, and made anew to resume it.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.engines.port import Object, words
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_name
+from fairlead.frozen import dataclass
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.serving import Serving
 from fairlead.state.engine_endpoints import EngineEndpoint

@@ -6,12 +6,12 @@ killed and started again finds the one there is; it is deleted to stop the run; 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+from fairlead.frozen import dataclass
 from fairlead.specs.engines import Engine
 from fairlead.state.snapshot import Workload
 

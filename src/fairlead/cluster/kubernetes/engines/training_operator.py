@@ -2,12 +2,13 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
 from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, condition, words
+from fairlead.frozen import dataclass
 from fairlead.specs.engines import Engine
 
 API = "kubeflow.org/v1"

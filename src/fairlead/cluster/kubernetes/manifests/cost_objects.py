@@ -8,11 +8,11 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.cluster.kubernetes.names import COSTS, MANAGED_BY, MANAGER
+from fairlead.frozen import dataclass
 from fairlead.ledger.bills import Line
 from fairlead.ledger.usage import DAY_MS, Holder, Use
 

@@ -1,7 +1,6 @@
 """Everything that puts Fairlead onto a cluster, as objects: for GitOps, and for whoever applies them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster.kubernetes.dcgm import EXPORTER_LABELS, EXPORTER_PORT
@@ -18,6 +17,7 @@ from fairlead.cluster.kubernetes.manifests.roles import (
     render_roles,
 )
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.specs.quantities import format_duration
 

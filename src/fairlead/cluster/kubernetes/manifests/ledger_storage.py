@@ -1,13 +1,13 @@
 """The place of an installed operator's ledger: on a volume, or in a database whose address is in a Secret. Pure."""
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 from fairlead.errors import ClusterError, Conflict
+from fairlead.frozen import dataclass
 
 NAME, KEY = "fairlead-ledger", "url"
 FOLDER = "/var/lib/fairlead"

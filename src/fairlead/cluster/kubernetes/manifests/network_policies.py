@@ -3,11 +3,11 @@
 A policy cannot say "pods of the same run" for all runs at once, so each run has one of its own.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
+from fairlead.frozen import dataclass
 from fairlead.specs.engines import Engine
 from fairlead.specs.serving import Replica
 from fairlead.state.snapshot import Workload

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
@@ -11,6 +10,7 @@ from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.cluster.kubernetes.manifests import pod_environment as contract
 from fairlead.cluster.kubernetes.manifests.affinities import REQUIRED
 from fairlead.cluster.kubernetes.manifests.overlays import lay_over
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_eligibility import GPU_TAINTS, tolerates, tolerations
 from fairlead.specs.gang import ProgramSpec
 from fairlead.specs.overlay import RANKS

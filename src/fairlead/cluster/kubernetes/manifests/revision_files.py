@@ -8,12 +8,13 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR, files
+from fairlead.frozen import dataclass
 
 CODE = f"{names.DOMAIN}/code"  # annotation of a Serving: JSON of RevisionFiles
 NAME_CHARACTERS = 16

@@ -4,13 +4,14 @@ The quota here is a bound that holds even without the operator. GPUs are counted
 GPU has the whole of the team's number as its bound; the sum, and shares of GPUs, are the operator's to hold.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from fairlead.cluster.kubernetes import devices, names
 from fairlead.cluster.kubernetes.manifests.network_policies import NetworkSettings, render_team_policies
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.roles import ROLES, render_binding
+from fairlead.frozen import dataclass
 from fairlead.specs.quantities import format_cpu
 from fairlead.specs.team import Quota, Team
 

@@ -13,12 +13,12 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.project_files import Found, walk
+from fairlead.frozen import dataclass
 from fairlead.runtime.archives import DIGEST_CHARACTERS
 from fairlead.state.snapshot import AnyWorkload
 

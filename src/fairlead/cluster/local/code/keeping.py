@@ -11,7 +11,6 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from fairlead.cluster.local.code.trees import Damaged, Settled, build, settle
 from fairlead.cluster.local.disk_errors import NO_ROOM
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.revisions import read_revision
+from fairlead.frozen import dataclass
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.gang import ProgramSpec
 from fairlead.state.snapshot import Pod, Workload

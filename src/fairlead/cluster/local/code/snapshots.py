@@ -8,13 +8,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local.code.objects import Objects, digest_of
 from fairlead.cluster.project_files import Ignored, TooMany, walk
+from fairlead.frozen import dataclass
 
 MOST_BYTES = 200 * 1024**2
 MOST_FILES = 5_000

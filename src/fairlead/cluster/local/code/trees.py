@@ -10,11 +10,11 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.cluster.local.code.objects import Objects, digest_of
 from fairlead.cluster.local.code.snapshots import File
+from fairlead.frozen import dataclass
 from fairlead.runtime.podfiles import write_json
 
 CACHE = "__pycache__"  # shared with the live directory, compiled files would be taken for those of other sources

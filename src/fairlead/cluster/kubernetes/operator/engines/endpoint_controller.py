@@ -7,7 +7,7 @@ and what it is to be given follows from the endpoint's own status. Whoever goes 
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from fairlead.cluster.kubernetes.operator.engines.engine_controller import devic
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.serving import detail_of, share_of_canary, spec_of
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.serving import Serving

@@ -5,7 +5,7 @@ A cluster may lack an engine, and most have none, so nothing of them is watched 
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.engines import kueue
 from fairlead.cluster.kubernetes.engines.port import Driver, Observation, Stage
 from fairlead.cluster.kubernetes.engines.table import driver_of, is_queued_by_kueue, missing, needs_of, path_of
+from fairlead.frozen import dataclass
 from fairlead.specs.engines import Engine
 from fairlead.specs.training import Training
 

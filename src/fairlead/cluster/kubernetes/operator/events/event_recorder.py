@@ -8,7 +8,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from fairlead.cluster.kubernetes.operator.cluster import Refusal
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject, KeptEvent
+from fairlead.frozen import dataclass
 from fairlead.specs.keys import API_VERSION
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
 from fairlead.cluster.kubernetes.operator.ledger.node_prices import catalogue, price_of
@@ -22,6 +22,7 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import everyone
 from fairlead.cluster.ledger_tables import Price, holder_of, month_of
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 from fairlead.ledger.activity import ended_ms
 from fairlead.ledger.bills import Statement, cost_of, statement, stretches_of
 from fairlead.ledger.goodput import Goodput, goodput

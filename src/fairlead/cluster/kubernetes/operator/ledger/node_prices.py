@@ -1,9 +1,9 @@
 """The price of a node and the pool that it belongs to, from its labels, the Pool objects and the catalogue. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from fairlead.frozen import dataclass
 from fairlead.ledger.catalogue import Instance, bundled, read_catalogue
 from fairlead.policy.placement.node_eligibility import price_label
 from fairlead.specs.pool import CapacityType, Pool

@@ -9,7 +9,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from fairlead.cluster.ledger_tables import Database, LedgerTables, Price, interv
 from fairlead.cluster.postgres import PostgresDatabase, is_postgres
 from fairlead.cluster.records import dump, load
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 from fairlead.ledger.bills import PriceChange, cost_of
 from fairlead.ledger.usage import DAY_MS, Holder, Interval
 from fairlead.state.snapshot import Pod, Progress

@@ -7,7 +7,7 @@ what somebody has deleted, and tells what the autoscaler says of it.
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from fairlead.cluster.kubernetes import names
@@ -16,6 +16,7 @@ from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.autoscalers import APIS, Object, complaint, render_autoscaler
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.frozen import dataclass
 from fairlead.policy.serving.routes import endpoints
 from fairlead.specs.serving import AUTOSCALERS, Autoscaler, Serving
 from fairlead.state.measurements import Measurement

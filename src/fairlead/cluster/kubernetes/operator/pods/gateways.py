@@ -7,13 +7,13 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import Client, Object
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.frozen import dataclass
 from fairlead.gateway.packing import DEMAND_KEY, unpacked
 from fairlead.state.access_keys import AccessKey
 from fairlead.state.demand import Demand, merge, read_demand

@@ -3,12 +3,12 @@ level-triggered."""
 
 import math
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
 from fairlead.cluster.kubernetes.manifests.pods import unlisted_s
 from fairlead.cluster.kubernetes.operator.pods.pod_status import is_hopeless, is_on_lost_node
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.frozen import dataclass
 from fairlead.state.snapshot import Phase, Pod, PodPhase
 
 # Ends of earlier starts are kept for one start, for their logs.

@@ -5,10 +5,11 @@ What is not ours in either, or is damaged, is told as nothing: a program may wri
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fairlead.cluster.local.pod_files import progress_of
+from fairlead.frozen import dataclass
 from fairlead.runtime.reporting import FORM
 from fairlead.specs.overlay import RANKS
 from fairlead.state.plan import Event

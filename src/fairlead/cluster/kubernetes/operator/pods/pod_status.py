@@ -1,9 +1,10 @@
 """Tells what has become of a pod of a gang, and why, in one sentence, from the pod as it was last seen. Pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import Ending, read_ending
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.slow_starts import LIMIT_S, TOLD_AFTER_S
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Pod, PodPhase, Silence

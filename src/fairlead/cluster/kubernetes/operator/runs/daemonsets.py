@@ -2,10 +2,10 @@
 Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.objects import Amounts, NodeObject, PodObject, pod_requests
+from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_eligibility import selects, tolerates
 
 # The DaemonSet controller adds tolerations for a node's own conditions to every pod.

@@ -10,7 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from fairlead.cluster.kubernetes.api.client import Object
 from fairlead.cluster.kubernetes.api.objects import PodObject
@@ -20,6 +20,7 @@ from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.usages import GpuUsage
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds import idleness
 from fairlead.specs.serving import Replica
 from fairlead.state.idleness import Idleness

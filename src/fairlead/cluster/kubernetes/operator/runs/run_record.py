@@ -7,7 +7,7 @@ on; what follows from it (pods to create and to delete) is in that write, so who
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from fairlead.cluster.kubernetes import names
@@ -21,6 +21,7 @@ from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
 from fairlead.cluster.preflight import pod_problem, population_problem
 from fairlead.cluster.records import build, plain, with_detail
 from fairlead.errors import InvalidSpec
+from fairlead.frozen import dataclass
 from fairlead.policy.kinds.lifecycle import upgraded
 from fairlead.policy.kinds.spec_updates import changed as spec_changed
 from fairlead.policy.kinds.spec_updates import updated_status

@@ -6,7 +6,7 @@ For each run it keeps its entry in the snapshot, for each node what it can hold 
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject
 from fairlead.cluster.kubernetes.operator.pods.pod_status import stray
@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.operator.runs.daemonsets import due
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 from fairlead.cluster.port import MOST_COMPLETED
+from fairlead.frozen import dataclass
 from fairlead.state.idleness import Idleness
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import (

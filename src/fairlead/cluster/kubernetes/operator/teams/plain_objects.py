@@ -1,11 +1,12 @@
 """An object of a kind of ours without a life of its own, such as a Team: what it asks for, and what its status says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TypeVar
 
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.errors import InvalidSpec
+from fairlead.frozen import dataclass
 
 Spec = TypeVar("Spec")
 

@@ -7,7 +7,6 @@ more. A namespace that is there already and does not bear the team's label is no
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from fairlead.cluster.kubernetes import names
@@ -20,6 +19,7 @@ from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import TEAMS, Informers, TeamObject
 from fairlead.cluster.kubernetes.operator.teams.drift import is_as_rendered, surplus
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
 from fairlead.specs.keys import API_VERSION
 
 # Where each kind of a team's objects is listed, over all namespaces.
