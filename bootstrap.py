@@ -17,6 +17,8 @@ VENV = ROOT / ".venv"
 BIN = VENV / "bin"
 PINS = ROOT / "requirements" / "dev.txt"
 STAMP = VENV / "fairlead-requirements.sha256"
+LOADED = ("click", "pathspec", "psutil", "pynvml.py", "rich", "urllib3", "yaml")
+"""Packages that commands load."""
 
 
 def main() -> None:
@@ -43,6 +45,9 @@ def _install(wanted: str) -> None:
     _run(python, "-m", "pip", "--disable-pip-version-check", "install", *pins, str(ROOT / "requirements" / "uv.txt"))
     _run(uv, "--no-config", "pip", "install", "--python", python, *pins, str(PINS))
     _run(uv, "--no-config", "pip", "install", "--python", python, "--quiet", "--no-deps", "--editable", str(ROOT))
+    # As pip would: where Python may keep nothing, each command would compile them anew, which takes as long as it does.
+    packages = next((VENV / "lib").glob("python3*/site-packages"))
+    _run(python, "-m", "compileall", "-q", str(ROOT / "src"), *(str(packages / name) for name in LOADED))
     STAMP.write_text(wanted)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.bytecode import keep_compiled
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Event
@@ -99,9 +100,8 @@ def fill(home: Path, past: int) -> None:
 
 def measure(home: Path, runs: int) -> dict[str, list[Took]]:
     """Each call of each command; a first call that warms the file cache does not count."""
-    # Compiled modules, as any installation has them, in a place of their own whatever this shell says about them.
-    environ = {**os.environ, "FAIRLEAD_HOME": str(home), "PYTHONPYCACHEPREFIX": str(home / "compiled")}
-    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    keep_compiled()
+    environ = {**os.environ, "FAIRLEAD_HOME": str(home)}
     (home / "train.yaml").write_text(SPEC)
     took: dict[str, list[Took]] = {name: [] for name in COMMANDS}
     for number in range(runs + 1):

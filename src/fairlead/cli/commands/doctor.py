@@ -1,15 +1,18 @@
 """``fairlead doctor``: what would get in the way, and what to do about it."""
 
 import os
+import shlex
 import shutil
 import stat
 import subprocess
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
+import fairlead
 from fairlead import __version__
 from fairlead.cli.show import as_json, json_option
 from fairlead.cli.target import Target, cluster_options
@@ -90,7 +93,7 @@ def _on_kubernetes(target: Target) -> list[Finding]:
 
 
 def _here() -> list[Finding]:
-    findings = [_python(), _torch(), _machine(), _memory_limits()]
+    findings = [_python(), *_uncompiled(), _torch(), _machine(), _memory_limits()]
     try:
         cluster = LocalCluster.open()
     except ClusterError as error:
@@ -121,6 +124,26 @@ def _python() -> Finding:
         says = "`python` is not on the PATH; name the interpreter in `run`, or activate an environment"
         return Finding(what="python", ok=False, says=says)
     return Finding(what="python", ok=True, says=f"runs use {found}; Fairlead itself runs on {sys.executable}")
+
+
+def _uncompiled() -> list[Finding]:
+    """Check whether Python keeps what it compiles of Fairlead; a finding only where it does not."""
+    loaded = [each.__spec__ for name, each in sys.modules.items() if name.partition(".")[0] == "fairlead"]
+    files = [(each.origin, each.cached) for each in loaded if each is not None and each.origin and each.cached]
+    missing = [source for source, cached in files if not _is_newer(cached, source)]
+    if not missing:
+        return []
+    why = ", as PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else ""
+    says = f"{len(missing)} of {len(files)} modules are compiled anew by each command, which doubles its time{why}"
+    package = shlex.quote(str(Path(fairlead.__file__).parent))
+    return [Finding(what="compiled", ok=True, says=says, remedy=f"{sys.executable} -m compileall -q {package}")]
+
+
+def _is_newer(path: str, than: str) -> bool:
+    try:
+        return os.stat(path).st_mtime >= os.stat(than).st_mtime
+    except OSError:
+        return False
 
 
 def _torch() -> Finding:
