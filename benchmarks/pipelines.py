@@ -108,7 +108,7 @@ def _driven(place: Path, pipeline: Pipeline, rounds: int) -> dict[str, float]:
 def _whole(place: Path, pipeline: Pipeline, rounds: int, environ: dict[str, str]) -> dict[str, float]:
     place.mkdir(parents=True)
     (place / "chain.yaml").write_text(to_yaml(pipeline, form="short"))
-    argv = [sys.executable, "-m", "fairlead.cli.main", "run", "chain.yaml"]
+    argv = [sys.executable, "-m", "fairlead.cli.start", "run", "chain.yaml"]
     quiet = subprocess.DEVNULL
     return _timed(
         lambda _: subprocess.run(argv, cwd=place, env=environ, stdout=quiet, stderr=quiet, check=True), rounds
@@ -136,7 +136,7 @@ def _cpu_s() -> float:
 def _supervised(home: Path) -> Iterator[dict[str, str]]:
     """A state directory whose supervisor runs."""
     environ = {**os.environ, "FAIRLEAD_HOME": str(home)}
-    argv = [sys.executable, "-m", "fairlead.cli.main", "run", "--", "true"]
+    argv = [sys.executable, "-m", "fairlead.cli.start", "run", "--", "true"]
     subprocess.run(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     yield environ
     cluster = LocalCluster.open(home)

@@ -165,7 +165,7 @@ class _Watch:
                 self._held_until = time.monotonic() + MOST_HELD_S
             self._last_event = new[-1].id
             self._events.extend(new)
-            self._watermark.wanted = time.time()
+            self._watermark.want(time.time())
         return new
 
     def news(self, *, is_over: bool) -> Iterator[LogLine | EventRecord]:

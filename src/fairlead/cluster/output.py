@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
@@ -60,13 +61,24 @@ class Watermark:
     """A time up to which one thread that follows output has come, for another that waits for it.
 
     Attributes:
-        wanted: The Unix time up to which output is waited for; set by the one that waits.
+        wanted: The Unix time up to which output is waited for.
         reached: All output that was there at this Unix time has been handed out; set by the one that reads.
     """
 
     def __init__(self) -> None:
         self.wanted = 0.0
         self.reached = 0.0
+        self._asked = threading.Event()
+
+    def want(self, until: float) -> None:
+        """Have the one that reads look now, as output up to a Unix time is waited for."""
+        self.wanted = until
+        self._asked.set()
+
+    def pause(self, most_s: float) -> None:
+        """Let the one that reads pause for so long at most, until it is to look again."""
+        if self._asked.wait(most_s):
+            self._asked.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

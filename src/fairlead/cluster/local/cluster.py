@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from fairlead.state.series import Point
 
 # How often a waiting process asks the database whether anything has changed; one such question costs microseconds.
-LOOK_S = 0.05
+LOOK_S = 0.02
 # How often it is tried whether anything can be kept; a try writes a little and costs tens of microseconds.
 TRY_S = 2.0
 # Bytes of a supervisor's answer; its counts take a few thousand.

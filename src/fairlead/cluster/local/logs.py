@@ -243,8 +243,10 @@ def read_logs(
             for directory in [directory for directory, log in logs.items() if log.attempt <= is_drained]:
                 logs.pop(directory).close()
             is_first = False
-            if not has_any:
-                time.sleep(POLL_S if watermark is None or watermark.wanted <= began else CATCH_UP_S)
+            if not has_any and watermark is None:
+                time.sleep(POLL_S)
+            elif not has_any and watermark is not None:
+                watermark.pause(POLL_S if watermark.wanted <= began else CATCH_UP_S)
     finally:
         for log in logs.values():
             log.close()

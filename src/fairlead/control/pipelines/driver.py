@@ -6,6 +6,7 @@ run of its own goes on by itself meanwhile, and is found again by its name.
 """
 
 import contextlib
+import gc
 import os
 import shutil
 import sys
@@ -604,4 +605,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    gc.freeze()  # the process ends: nothing is to be looked through for garbage once more
+    sys.exit(code)
