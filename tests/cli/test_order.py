@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,17 @@ class Followed:
         self.cluster = Recorded()
         self._watch = follow._Watch(self.cluster, run())  # type: ignore[arg-type] # what it needs of one
 
-    def look(self, *steps: LogLine | float, is_over: bool = False) -> list[str]:
-        """What is shown once these have been read."""
-        self.cluster.steps.extend(steps)
-        until(lambda: not self.cluster.steps, "reader of the output", every_s=0.001)
+    def look(self, *steps: LogLine | float, late: Sequence[LogLine] = (), is_over: bool = False) -> list[str]:
+        """What is shown once these have been read; late ones after events were asked for."""
+        self._read(steps)
         self.cluster.is_over = is_over
         self._watch.see()
+        self._read(late)
         return [each.text if isinstance(each, LogLine) else each.type for each in self._watch.news(is_over=is_over)]
+
+    def _read(self, steps: Sequence[LogLine | float]) -> None:
+        self.cluster.steps.extend(steps)
+        until(lambda: not self.cluster.steps, "reader of the output", every_s=0.001)
 
 
 def run() -> Workload:
@@ -108,6 +112,23 @@ def test_a_history_is_shown_in_the_order_of_time(followed: Followed) -> None:
         "line 22",
     ]
     assert followed.look(a_line(24.0), is_over=True) == ["line 24", "event 3"]
+
+
+def test_output_that_came_after_events_were_asked_for_waits_for_the_event_before_it(followed: Followed) -> None:
+    followed.look(1.0)
+    assert followed.look(a_line(10.0), late=[a_line(20.0)]) == ["line 10"]
+    followed.cluster.told = [an_event(1, 15.0)]
+    assert followed.look(time.time() + 1) == ["event 1", "line 20"]
+
+
+def test_an_event_waits_for_output_before_it_that_is_too_much_for_one_look(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.look(1.0)
+    monkeypatch.setattr(follow, "MOST_LINES", 2)
+    followed.cluster.told = [an_event(1, 15.0)]
+    assert followed.look(a_line(10.0), a_line(11.0), a_line(12.0), time.time() + 1) == ["line 10", "line 11"]
+    assert followed.look() == ["line 12", "event 1"]
 
 
 def test_the_last_event_of_a_run_comes_last_although_clocks_differ(followed: Followed) -> None:

@@ -121,6 +121,7 @@ class _Watch:
         self.run = run
         self._cluster = cluster
         self._lines: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
+        self._num_before = 0  # lines that were read before events were last asked for
         self._is_read = False
         self._watermark = Watermark()
         self._events: deque[EventRecord] = deque()
@@ -159,6 +160,7 @@ class _Watch:
 
     def see(self) -> tuple[EventRecord, ...]:
         """Events since, which ``news`` shows in their place."""
+        self._num_before = self._lines.qsize()
         new = self._cluster.events(self.run.uid, after=self._last_event)
         if new:
             if not self._events:
@@ -173,9 +175,11 @@ class _Watch:
         # Asked first: what was there by then is in the queue.
         reached = self._watermark.reached
         if not self._events:
-            yield from self._coming(is_over=is_over)
+            # What came since may follow an event that nobody has seen yet.
+            yield from self._coming(self._num_before, is_over=is_over)
             return
-        for line in self._coming(is_over=is_over):
+        num = self._lines.qsize()
+        for line in self._coming(num, is_over=is_over):
             # What is read at first comes in order; what follows does not, where pods are read by several threads.
             while self._events and reached == 0.0 and line.at > self._events[0].at and not self._is_last(is_over):
                 yield self._events.popleft()
@@ -183,7 +187,8 @@ class _Watch:
                 self._held.append(line)
             else:
                 yield line
-        if is_over or self._is_read or reached >= self._watermark.wanted or time.monotonic() > self._held_until:
+        is_through = reached >= self._watermark.wanted and num <= MOST_LINES
+        if is_over or self._is_read or is_through or time.monotonic() > self._held_until:
             yield from self._released(is_over=is_over)
 
     def _is_last(self, is_over: bool) -> bool:
@@ -200,10 +205,10 @@ class _Watch:
         yield from self._held
         self._held = []
 
-    def _coming(self, *, is_over: bool) -> Iterator[LogLine]:
-        """Output that has come since; of a run that is over, all that is to come."""
-        num = 0
-        while not self._is_read and (is_over or num < MOST_LINES):
+    def _coming(self, most: int, *, is_over: bool) -> Iterator[LogLine]:
+        """Output that has come since, up to so many lines; of a run that is over, all that is to come."""
+        num, most = 0, min(most, MOST_LINES)
+        while not self._is_read and (is_over or num < most):
             try:
                 line = self._lines.get(timeout=DRAIN_S) if is_over else self._lines.get_nowait()
             except queue.Empty:
