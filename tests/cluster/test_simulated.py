@@ -143,7 +143,7 @@ def test_gangs_run_one_after_the_other_when_only_one_fits() -> None:
         Phase.PENDING,
     ]
     assert "held by first" in named(cluster, "second").status.reason.message
-    assert "behind second" in named(cluster, "third").status.reason.message
+    assert "waits its turn" in named(cluster, "third").status.reason.message
     play(cluster, 400.0)
     assert all(workload.status.phase is Phase.SUCCEEDED for workload in cluster.workloads())
 

@@ -1,5 +1,6 @@
 """The queue as people see it: turns, expected starts, and why nothing is known of one."""
 
+from fairlead.policy.decide import decide
 from fairlead.policy.queue.start_outlook import outlook
 from fairlead.specs.team import Quota, Team
 from fairlead.state.reasons import Code
@@ -57,3 +58,20 @@ def test_runs_of_a_team_that_holds_all_it_may_come_last() -> None:
     snapshot = look(held, waiting("more", 1, age_s=99, team="full"), waiting("other", 2), teams=teams)
     assert outlook(snapshot, NOW).statuses["more"].reason.code is Code.OVER_QUOTA
     assert queued(snapshot) == [("other", 0.0, ""), ("more", None, "its team is at its quota")]
+
+
+def test_who_waits_behind_another_is_told_its_name_when_somebody_asks() -> None:
+    held = (running("half", "n0", range(4), max_duration_s=1600.0),)
+    snapshot = look(
+        held,
+        waiting("late", 4, age_s=1),
+        waiting("urgent", 4, priority=10),
+        nodes=(node("n0", gpus=4, cpu_milli=64_000),),
+    )
+    (kept,) = [each for each in decide(snapshot, NOW).changes if each.workload_uid == "late"]
+    assert kept.status is not None
+    assert "behind runs that come before it" in kept.status.reason.message
+    told = outlook(snapshot, NOW).statuses["late"].reason
+    assert told.message == "waits its turn behind urgent, which has a higher priority and does not fit yet"
+    assert told.remedy is not None
+    assert told.remedy.startswith("A higher `priority` than 10 would put it first.")

@@ -17,11 +17,12 @@ from fairlead.policy import pass_cache
 from fairlead.policy.decide import decide
 from fairlead.policy.pass_cache import PassCache, differences
 from fairlead.policy.queue.occupancy import Occupancy
+from fairlead.policy.queue.scheduling import SchedulingPass
 from fairlead.specs.simulation import Failures, Programs, Provisioning, Reclaims
 from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Capacity
 from fairlead.state.plan import Plan
-from fairlead.state.scheduling_policy import POLICIES
+from fairlead.state.scheduling_policy import DEFAULT, POLICIES, Backfill, SchedulingPolicy
 from fairlead.state.snapshot import Progress, Snapshot
 from fairlead.traces.arrivals import Arrival
 from tests.builders import node
@@ -105,6 +106,46 @@ def test_the_incremental_pass_equals_the_one_from_scratch(
     with compared() as plans:
         simulate(drawn(seed), pools, assumed, teams=TEAMS if with_teams else (), rules=POLICIES[policy])
     assert sum(len(plan.changes) for plan in plans) > 60
+
+
+def queued(seed: int, num_runs: int = 40) -> list[Arrival]:
+    """Many runs that are much alike and come at once, so that nearly all of them wait for long."""
+    chance = random.Random(seed)
+    made = [
+        run(
+            f"{chance.choice('ab')}-{number}",
+            at_s=float(chance.randrange(1500)),
+            duration_s=chance.choice((300.0, 900.0, 2000.0)),
+            gpus=chance.choice((1, 1, 2, 4)),
+            nodes=chance.choice((1, 1, 1, 2)),
+            team=chance.choice("tuv"),
+        )
+        for number in range(num_runs)
+    ]
+    return [replace(each, spec=replace(each.spec, priority=chance.choice((0, 0, 0, 0, 3, -1)))) for each in made]
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 1000),
+    rules=st.sampled_from(
+        (DEFAULT, replace(DEFAULT, backfill=Backfill.CONSERVATIVE), replace(DEFAULT, preempts=False, moves=False))
+    ),
+    assumed=st.sampled_from((WORLDS[0], WORLDS[1], WORLDS[4])),
+    teams=st.sampled_from(((), TEAMS, (Team(name="t", weight=3),))),
+)
+def test_a_pass_that_leaves_out_who_waits_on_equals_the_one_that_looks_at_all(
+    seed: int, rules: SchedulingPolicy, assumed: World, teams: tuple[Team, ...]
+) -> None:
+    with compared() as plans:
+        simulate(queued(seed), (pool("a", nodes=2),), assumed, teams=teams, rules=rules)
+    assert sum(len(plan.changes) for plan in plans) > 100
+
+
+def test_that_property_catches_a_list_that_is_left_out_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SchedulingPass, "_is_idle", lambda queue, alike: queue.first is not None)
+    with compared(), pytest.raises(Differs):
+        simulate(queued(1), (pool("a", nodes=2),))
 
 
 def test_that_property_catches_a_cache_that_does_not_see_what_ended(monkeypatch: pytest.MonkeyPatch) -> None:

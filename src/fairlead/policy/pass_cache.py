@@ -32,6 +32,7 @@ from fairlead.policy.queue.occupancy import Occupancy
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
 from fairlead.policy.queue.spec_traits import SpecTraits
 from fairlead.policy.queue.timeline import Timeline
+from fairlead.policy.queue.waiting_lists import WaitingLists
 from fairlead.policy.selection.slowdowns import is_colocated
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
@@ -72,6 +73,7 @@ class PassCache:
         automatic: Those that choose their capacity themselves, by uid.
         timed: Those of which time alone may change what is decided, by uid.
         traits: What is known of the specs of those that wait.
+        lists: The same as ``waiting``, in their order as far as time does not change it.
     """
 
     def __init__(self) -> None:
@@ -103,6 +105,7 @@ class PassCache:
         self._occupancy: Occupancy | None = None
         self._going: frozenset[str] = frozenset()
         self.traits = SpecTraits(())
+        self.lists = WaitingLists(self.traits)
 
     def look(self, snapshot: Snapshot) -> None:
         """Bring everything up to a snapshot."""
@@ -113,6 +116,7 @@ class PassCache:
             self._begin()
             self._going = leaving(snapshot.nodes)
             self.traits = SpecTraits(snapshot.nodes)
+            self.lists = WaitingLists(self.traits)
             self._sums = Ledger({}, capacity(snapshot.nodes), {}, {})
             gone_pods, new_pods = list[Pod](), list(snapshot.pods)
             gone, new = list[Workload](), list(snapshot.workloads)
@@ -230,6 +234,7 @@ class PassCache:
         """Work out anew what is kept of one run."""
         for kept in (self.waiting, self.judged, self.automatic, self.colocated, self.timed, self._moving):
             kept.pop(uid, None)
+        self.lists.remove(uid)
         self._until.pop(uid, None)
         self._leaving.pop(uid, None)
         self._may_resume.discard(uid)
@@ -255,6 +260,7 @@ class PassCache:
             self._moving[uid] = run
         if not pods and only_waits(run):
             self.waiting[uid] = run
+            self.lists.add(run)
             return
         until = quiet_until(run, pods)
         if until is None or any(pod.node in self._going for pod in pods):

@@ -84,6 +84,12 @@ class EvictionPass:
 
     def may_ask(self, workload: Workload, holders: Sequence[Workload]) -> bool:
         """Return whether it could preempt anybody, and is not one of too many that ask in one pass."""
+        anybody = self.would_ask(workload, holders)
+        self.num_asked += anybody
+        return anybody
+
+    def would_ask(self, workload: Workload, holders: Sequence[Workload]) -> bool:
+        """As ``may_ask``, of one that does not ask yet."""
         if not self.snapshot.rules.preempts or self.num_asked >= self.snapshot.rules.most_promises:
             return False
         if self.least is None:
@@ -91,13 +97,11 @@ class EvictionPass:
             for each in holders if self.known is None else holders[self.known.number :]:
                 team = "" if is_scavenger(each.spec) else each.spec.team
                 self.least[team] = min(self.least.get(team, each.spec.priority), each.spec.priority)
-        anybody = (
+        return (
             "" in self.least
             or self.least.get(workload.spec.team, workload.spec.priority) < workload.spec.priority
             or self.may_replace(workload, holders)
         )
-        self.num_asked += anybody
-        return anybody
 
     def needs_no_promise(self, workload: Workload) -> bool:
         """Return whether no room is kept idle for it yet, since it may stop those who take it meanwhile.
@@ -112,9 +116,13 @@ class EvictionPass:
 
     def may_be_next(self, holders: Sequence[Workload]) -> bool:
         """Return whether room is being made for anybody, and this is not one of too many that look for it."""
-        may = bool(self._leaving(holders)) and self.num_looked < self.snapshot.rules.most_promises
+        may = self.would_look(holders)
         self.num_looked += may
         return may
+
+    def would_look(self, holders: Sequence[Workload]) -> bool:
+        """As ``may_be_next``, of one that does not look yet."""
+        return bool(self._leaving(holders)) and self.num_looked < self.snapshot.rules.most_promises
 
     def gone_by(self, holders: Sequence[Workload], timeline: Timeline) -> float:
         """Return when all that make room for others have left it; minus infinity where nobody does.

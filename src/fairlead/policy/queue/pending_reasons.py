@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import lru_cache
 
 from fairlead.policy.disruption.preemption import Victim
 from fairlead.policy.placement.placement import NodeCapacity, why_waiting
@@ -44,30 +43,44 @@ def promised(
     return replace(reason, message=f"{reason.message}; {outlook}")
 
 
-def behind(workload: Workload, first: Workload, order: Order = Order.FIRST_COME) -> Reason:
-    """It does not fit now, or would delay the first that does not."""
-    ahead, own = first.spec, workload.spec
-    is_open = own.max_duration_s is None
-    return _told(_behind(ahead.name, ahead.priority, own.priority, order, is_open=is_open), workload)
+def behind(workload: Workload) -> Reason:
+    """It does not fit now, or would delay those before it that do not; the same whoever they are.
+
+    A long queue keeps what it was told while others come and go before it; ``ahead`` names the first for whoever asks.
+    """
+    return _told(_BEHIND[workload.spec.max_duration_s is None], workload)
 
 
-# Said of most that wait, at each pass.
-@lru_cache(maxsize=1024)
-def _behind(name: str, priority: int, own_priority: int, order: Order, *, is_open: bool) -> Reason:
-    """Return what is said of a run with that priority, which has a limit or is open, behind the one of the name."""
+_REMEDY = "A higher `priority` puts it further to the front; `fairlead queue` says which run is the first."
+_PASSES = "With a `max_duration` it may pass where it is over before that one can start."
+# By whether the run has no limit.
+_BEHIND = {
+    is_open: Reason(
+        code=Code.WAITING_FOR_TURN,
+        message="waits its turn behind runs that come before it and do not fit yet",
+        remedy=f"{_REMEDY} {_PASSES}" if is_open else _REMEDY,
+    )
+    for is_open in (False, True)
+}
+
+
+def ahead(workload: Workload, first: Workload, order: Order = Order.FIRST_COME) -> Reason:
+    """As ``behind``, with the name of the first that does not fit, and why that one is before it."""
+    name, priority, own_priority = first.spec.name, first.spec.priority, workload.spec.priority
     why = "was submitted earlier" if priority == own_priority else "has a higher priority"
     if priority < own_priority:
         why = "has waited longer or whose team holds less"
     if order is Order.SHORTEST and priority <= own_priority:
         why = "has less left to do or has waited longer, or whose team holds less"
     remedy = f"A higher `priority` than {priority} would put it first."
-    if is_open:
+    if workload.spec.max_duration_s is None:
         remedy = f"{remedy} With a `max_duration` it may pass where it is over before {name} can start."
-    return Reason(
+    reason = Reason(
         code=Code.WAITING_FOR_TURN,
         message=f"waits its turn behind {name}, which {why} and does not fit yet",
         remedy=remedy,
     )
+    return _told(reason, workload)
 
 
 def passed_over(workload: Workload, selection: Selection) -> Reason:

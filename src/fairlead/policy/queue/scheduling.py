@@ -12,7 +12,7 @@ costs a placement for each run that starts and for each shape that does not, and
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import Ledger, is_scavenger, protected
 from fairlead.policy.queue.spec_traits import SpecTraits
 from fairlead.policy.queue.timeline import Claim, Timeline
+from fairlead.policy.queue.waiting_lists import Alike, Turns, WaitingLists
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing, is_wanted
 from fairlead.policy.scaling.scale_up import Growing
@@ -48,7 +49,7 @@ from fairlead.specs.team import Quota
 from fairlead.specs.training import Tier
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.scheduling_policy import Backfill, SchedulingPolicy, Selection
+from fairlead.state.scheduling_policy import Backfill, Order, SchedulingPolicy, Selection
 from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Reservation, Snapshot, Workload
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def start(
     """Changes of those that wait, of those that are stopped for them, and of elastic gangs that may grow.
 
     Args:
+        waiting: Those of the cache first, if there is one.
         growable: Running elastic gangs that could do with more nodes.
         pods: Of each workload, of any attempt, by attempt and index.
         busy: Uids of workloads of which something else has been decided.
@@ -85,10 +87,15 @@ def start(
     if not waiting and not growable and not choosing and not colocated:
         return []
     queue = SchedulingPass.of(snapshot, pods, busy, now, cache)
-    moved = {workload.uid for workload in waiting if workload.uid in queue.kept}
-    changes = [queue.settle(workload) for workload in waiting if workload.uid in moved]
-    order = queue.in_turn([each for each in waiting if each.uid not in moved])
-    changes += queue.regroup()
+    order: Iterable[Workload]
+    changes = list[Change]()
+    if cache is not None and queue.may_leave_out(more := waiting[len(cache.waiting) :]):
+        order = queue.worth_a_look(waiting, cache.lists, more)
+    else:
+        moved = {workload.uid for workload in waiting if workload.uid in queue.kept}
+        changes += [queue.settle(workload) for workload in waiting if workload.uid in moved]
+        order = queue.in_turn([each for each in waiting if each.uid not in moved])
+        changes += queue.regroup()
     for workload in order:
         changes += queue.look_at(workload)
     changes += [change for workload in choosing for change in queue.change_capacity(workload)]
@@ -229,6 +236,51 @@ class SchedulingPass:
             going_on |= taking_over(order, self.holders, self.snapshot.parents, self.free)
         return sorted(order, key=lambda each: each.uid not in self.owed | going_on) if going_on else order
 
+    def may_leave_out(self, more: Iterable[Workload]) -> bool:
+        """Return whether those alike need no look each: by rules where one tells of the others, and nobody is apart.
+
+        Args:
+            more: Those that wait to start again, or do not plainly wait.
+        """
+        rules = self.rules
+        return (
+            rules.fair
+            and rules.selection is Selection.NONE
+            and rules.order is Order.FIRST_COME
+            and rules.backfill is not Backfill.NONE
+            and not rules.preempts_longer
+            and self.snapshot.growth is None
+            and not self.kept
+            and not any(is_resizing(each.status) for each in more)
+        )
+
+    def worth_a_look(
+        self, waiting: Sequence[Workload], lists: WaitingLists, more: Iterable[Workload]
+    ) -> Iterator[Workload]:
+        """Yield those that wait in the order of ``in_turn``, without those that would be told what they are told."""
+        self.waiting = waiting
+        apart = {
+            team.name
+            for team in self.snapshot.teams
+            if team.has_budgets or team.quota != Quota() or team.guaranteed != Quota()
+        }
+        turns = Turns(lists, more, apart, self.ledger.copy(), self.making.standing)
+        self.owed = turns.owed
+        return turns.runs(self._is_idle)
+
+    def _is_idle(self, alike: Alike) -> bool:
+        """Return whether all of them, who were told so, wait on: they find no room, and nobody is stopped for them."""
+        if self.first is None or self.num_promised < self.rules.num_promises:
+            return False
+        traits, workload = alike.traits, alike.runs[0]
+        if traits.alike not in self.traits.known_to_fit:
+            return False
+        end = self.now + self.durations.length_s(workload, self.now, traits.kind)
+        if not self._is_too_large(traits.spec, traits.shape, end):
+            return False
+        making, holders = self.making, self.holders
+        return is_scavenger(traits.spec) or not (making.would_ask(workload, holders) or making.would_look(holders))
+
     def _select(self, waiting: Sequence[Workload]) -> list[Workload]:
         """Choose who should hold GPUs; those first that are owed room, then the chosen, the others, scavengers."""
         order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing, self.traits)
@@ -356,7 +408,7 @@ class SchedulingPass:
             return wait(workload, self._passed_over(workload), now)
         if stuck and not self.making.may_replace(workload, self.holders):
             assert self.first is not None, "nobody waits behind nobody"
-            return wait(workload, explaining.behind(workload, self.first, self.rules.order), now)
+            return wait(workload, explaining.behind(workload), now)
         shape, known_to_fit = traits.shape, self.traits.known_to_fit
         if traits.alike not in known_to_fit:
             never = why_never(spec, self.snapshot.nodes)
@@ -369,7 +421,7 @@ class SchedulingPass:
             if never is None:
                 known_to_fit.add(traits.alike)
         if self.first is not None and self.rules.backfill is Backfill.NONE:
-            return self._wait(workload, explaining.behind(workload, self.first, self.rules.order))
+            return self._wait(workload, explaining.behind(workload))
         exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
         if exceeded is not None:
             return wait(workload, explaining.over_quota(workload, self.ledger, exceeded), now)
@@ -378,7 +430,7 @@ class SchedulingPass:
             return wait(workload, refused, now)
         fits_here = traits.alike in known_to_fit
         if self.first is not None and self.is_asking:
-            return self._wait(workload, explaining.behind(workload, self.first, self.rules.order), fits_here=fits_here)
+            return self._wait(workload, explaining.behind(workload), fits_here=fits_here)
         if not fits_here:
             return self._keep_asking(workload)
         has_place = self.round is not None and workload.uid in self.openings.seats
@@ -460,8 +512,7 @@ class SchedulingPass:
 
     def _try(self, spec: GangSpec, shape: Shape, end: float) -> tuple[Placement, ...] | None:
         """Place the run where it delays nobody who was promised a start."""
-        # Whoever stays until a promised start leaves free what is kept for it, and so had one that was as large.
-        if any(spec.nodes >= count and end > latest for count, latest in self.too_large.get(shape, ())):
+        if self._is_too_large(spec, shape, end):
             return None
         passed = [claim for claim in self.claims if self.now < claim.start < end]
         kept = [part for claim in passed for part in claim.keeps]
@@ -474,6 +525,11 @@ class SchedulingPass:
             latest = max((claim.start for claim in passed), default=-math.inf)
             self.too_large.setdefault(shape, []).append((spec.nodes, latest))
         return placed
+
+    def _is_too_large(self, spec: GangSpec, shape: Shape, end: float) -> bool:
+        """Return whether one that was no larger found no room, and left no less free for those with a promise."""
+        # Whoever stays until a promised start leaves free what is kept for it, and so had one that was as large.
+        return any(spec.nodes >= count and end > latest for count, latest in self.too_large.get(shape, ()))
 
     def _note_start(self, workload: Workload, placed: tuple[Placement, ...], end: float) -> None:
         self.ledger.add(workload.spec)
@@ -592,7 +648,7 @@ class SchedulingPass:
         """Return what a run is told that is promised nothing and for which nobody is stopped."""
         if self.first is None or workload.uid == self.first.uid:
             return explaining.needs(workload, self.timeline, self.holders)
-        return explaining.behind(workload, self.first, self.rules.order)
+        return explaining.behind(workload)
 
     def _comes_by(self, workload: Workload, victims: Sequence[Victim]) -> bool:
         """Return whether the run starts or has a promise, as the queue will be once all that make room are gone."""

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 from fairlead.frozen import dataclass
 from fairlead.policy.decide import decide
+from fairlead.policy.queue.durations import SOON_S
+from fairlead.policy.queue.pending_reasons import ahead, behind
 from fairlead.policy.queue.start_forecast import Expected, queue
 from fairlead.state.snapshot import Phase, Snapshot, Status
 
@@ -14,7 +16,8 @@ class Outlook:
     """The decisions that come next.
 
     Attributes:
-        statuses: New ones, by uid, of the workloads that the next pass would change.
+        statuses: New ones, by uid, of the workloads that the next pass would change, and of those that wait behind the
+            first that does not fit, with its name.
         queue: Those that wait until then, in their turns; what starts now is among them.
     """
 
@@ -31,4 +34,9 @@ def outlook(snapshot: Snapshot, now: float) -> Outlook:
         replace(run, status=status) if (status := found.get(run.uid)) is not None and status.phase in settled else run
         for run in snapshot.workloads
     )
-    return Outlook(statuses=found, queue=tuple(queue(replace(snapshot, workloads=after), now)))
+    waits = tuple(queue(replace(snapshot, workloads=after), now))
+    first = next((each.run for each in waits if each.start is None or each.start > now + SOON_S), None)
+    for run in (each.run for each in waits):
+        if first is not None and run.uid != first.uid and run.status.reason == behind(run):
+            found[run.uid] = replace(run.status, reason=ahead(run, first, snapshot.rules.order))
+    return Outlook(statuses=found, queue=waits)
