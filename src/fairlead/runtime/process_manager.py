@@ -45,10 +45,7 @@ def main(command: list[str]) -> None:
         _start(host, int(port))
     else:
         _await(host, int(port))
-    try:
-        os.execvp(command[0], command)
-    except OSError as error:
-        sys.exit(f"fairlead: {command[0]} cannot be started: {error.strerror or error}")
+    processes.become(command)
 
 
 def _start(host: str, port: int) -> None:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Mapping
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -22,6 +23,14 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def become(command: list[str], env: Mapping[str, str] | None = None) -> None:
+    """Replaces this process's program by a command, with this environment or its own; says why if that cannot be."""
+    try:
+        os.execvpe(command[0], command, os.environ if env is None else env)
+    except OSError as error:
+        sys.exit(f"fairlead: {command[0]} cannot be started: {error.strerror or error}")
 
 
 def adopt_orphans(adopt: bool = True) -> None:

@@ -59,10 +59,7 @@ def main(command: list[str]) -> None:
     _wait_for_cluster(num_pods)
     # The program is the only one of its kind, whatever Ray has beside it.
     env = {**os.environ, **{name: "1" for name in os.environ if name.endswith("WORLD_SIZE")}}
-    try:
-        os.execvpe(command[0], command, env)
-    except OSError as error:
-        sys.exit(f"fairlead: {command[0]} cannot be started: {error.strerror or error}")
+    processes.become(command, env)
 
 
 def _wait_for_cluster(num_pods: int) -> None:

@@ -36,10 +36,7 @@ def main(command: list[str]) -> None:
             os.kill(parent, signal.SIGABRT)
             os._exit(FAILED)
         os._exit(0)
-    try:
-        os.execvp(command[0], command)
-    except OSError as error:
-        sys.exit(f"fairlead: {command[0]} cannot be started: {error.strerror or error}")
+    processes.become(command)
 
 
 def _serve() -> None:
