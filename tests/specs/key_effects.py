@@ -50,6 +50,7 @@ from fairlead.policy.kinds import idleness
 from fairlead.policy.kinds.replica import judge as judge_replica
 from fairlead.policy.kinds.step_runs import child_spec
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
+from fairlead.policy.serving.latency_scaling import service_of, shares
 from fairlead.policy.serving.replica_count import wanted_replicas
 from fairlead.policy.serving.routes import places_here, routes
 from fairlead.policy.strategy.resolution import ranked, resolve
@@ -78,6 +79,7 @@ from tests.builders import GIB, node, status, training
 from tests.kubernetes.builders import SETTINGS, UID, a_creation, a_workload
 from tests.policy.test_serving import World as Endpoint
 from tests.policy.test_sweep import World as Searching
+from tests.policy.test_text_scaling import demand, told
 
 
 @dataclass(frozen=True)
@@ -853,6 +855,13 @@ class Asked:
         return counts, endpoint.most, endpoint.events, endpoint.told
 
 
+def by_tokens(serving: Serving) -> object:
+    """How many replicas of a text server are needed for four requests a second."""
+    service = service_of(serving, demand(4.0, told(4.0, 100)), 2, locked=False, start_s=None, now=1200.0)
+    assert service is not None
+    return service.shares, shares({"a": service}, 6)
+
+
 def routed(serving: Serving) -> object:
     """What the gateway is told of an endpoint."""
     endpoint = Endpoint(serving)
@@ -958,6 +967,8 @@ EFFECTS["Serving"] = [
     Effect("replicas", 1, "1..3", Asked()),
     Effect("scale.concurrency", 4, 2, Asked(), {"replicas": "1..8"}),
     Effect("scale.latency", "200ms", "2s", Asked(), BY_LATENCY),
+    Effect("scale.time_to_first_token", "1s", "120ms", by_tokens, {"replicas": "1..8"}),
+    Effect("scale.time_per_token", None, "25ms", by_tokens, {"replicas": "1..8", "scale.time_to_first_token": "1s"}),
     Effect("scale.shed", True, False, Asked(), {**BY_LATENCY, "scale.latency": "2s"}),
     Effect("scale.queue", 2, 6, Asked(), {"replicas": "1..8", "max_concurrency": 2}),
     Effect("scale.schedule.*.cron", "0 0 1 1 *", "* * * * *", Asked(), BY_CLOCK),

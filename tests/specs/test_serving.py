@@ -43,8 +43,8 @@ def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> N
     assert stored["batching"] == {"max_batch_size": 32, "max_latency_s": 0.05}
     assert stored["scale"] == {
         "by": None, "cpu": None, "external_metric": None, "replicas": None,
-        "concurrency": 4.0, "latency_s": None, "queue": None, "prometheus": None, "schedule": {}, "shed": True,
-        "window_s": 60.0, "idle_s": 300.0,
+        "concurrency": 4.0, "latency_s": None, "first_token_s": None, "per_token_s": None, "queue": None,
+        "prometheus": None, "schedule": {}, "shed": True, "window_s": 60.0, "idle_s": 300.0,
     }  # fmt: skip
 
 
@@ -67,6 +67,23 @@ def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> N
             "{run: a, canary: {metric: {header: X-Score, above: 1, below: 0.5}}}",
             "which say when its number is bad, there are both; give one",
         ),
+        (
+            "{run: a, replicas: 1..3, scale: {latency: 2s, time_to_first_token: 1s}}",
+            "by `latency` or by `time_to_first_token`, not by both; remove one",
+        ),
+        (
+            "{run: a, replicas: 1..3, scale: {concurrency: 2, time_per_token: 50ms, window: 90s}}",
+            "with `time_per_token` the last quarter of an hour counts",
+        ),
+        (
+            "{run: a, replicas: 1..3, max_concurrency: 2, scale: {queue: 5, time_per_token: 50ms}}",
+            "by `time_per_token` or by `queue`, not by both; remove one",
+        ),
+        (
+            "{run: a, replicas: 1..3, scale: {time_to_first_token: 2m}}",
+            "scale: `time_to_first_token` is 2m, and by `timeout` every request is over after 1m; give less",
+        ),
+        ("{run: a, replicas: 1..3, engine: knative, scale: {time_per_token: 50ms}}", "nobody counts tokens"),
         ("{run: a, replicas: 1..3, scale: {queue: 5}}", "without `max_concurrency` none does; give that too"),
         (
             "{run: a, replicas: 1..3, max_concurrency: 2, scale: {queue: 5, concurrency: 2}}",

@@ -22,6 +22,7 @@ from fairlead.gateway.messages import (
     read_response,
 )
 from fairlead.gateway.services import Given, Service, Table
+from fairlead.gateway.text_requests import TextRequests, TextRow
 from fairlead.gateway.token_usage import TokenUsage
 from fairlead.gateway.wire import Lost, TooMuch, Wire
 
@@ -295,6 +296,8 @@ class Conversation:
             counted = abandoned = False
             response: Response | None = None
             usage: TokenUsage | None = None
+            texts = service.texts
+            text = None if texts is None else texts.begin(entry.revision, entry.replica, time.time())
             try:
                 try:
                     upstream = await upstreams.connect(given.replica)
@@ -309,7 +312,7 @@ class Conversation:
                     remote=self._remote.encode(),
                     request_id=request_id,
                     keyed=use is not None,
-                    metered=is_metered,
+                    metered=is_metered or text is not None,
                     backend=b"%b:%d" % (given.replica.backend.host.encode(), given.replica.backend.port),
                 )
                 upstream.mark()
@@ -342,9 +345,9 @@ class Conversation:
                 if response.status == 101:
                     await self._tunnel(upstream, request, response, request_id, entry)
                     return False
-                usage = TokenUsage(response) if is_metered else None
+                usage = TokenUsage(response) if is_metered or text is not None else None
                 keep = await self._relay(
-                    upstream, request, response, body.done, request_id, entry, route.timeout_s, usage
+                    upstream, request, response, body.done, request_id, entry, route.timeout_s, usage, text
                 )
                 reusable = response.keep_alive and not upstream.buffer
                 return keep
@@ -354,8 +357,10 @@ class Conversation:
                 abandoned = not self._late  # the client went away: says nothing of the revision, but that it was slow
                 raise
             finally:
-                if usage is not None and use is not None:
+                if usage is not None and use is not None and is_metered:
                     use.tokens.add(usage.total(body.read), self._loop.time())
+                if text is not None and texts is not None:
+                    _note_tokens(texts, text, None if failed else usage, body.read)
                 if upload is not None:
                     reusable = reusable and upload.done()
                     upload.cancel()
@@ -449,7 +454,7 @@ class Conversation:
 
     async def _relay(
         self, upstream: Wire, request: Request, response: Response, whole: bool, request_id: bytes, entry: Entry,
-        timeout_s: float, usage: TokenUsage | None,
+        timeout_s: float, usage: TokenUsage | None, text: TextRow | None,
     ) -> bool:  # fmt: skip
         """Pass the answer on as it comes; `whole`: the request has come to its end. Whether the client's connection can
         be kept.
@@ -467,7 +472,7 @@ class Conversation:
             piece = body.at_hand() if not body.done else b""
             entry.bytes_out = len(piece)
             if usage is not None:
-                usage.add(piece)
+                _add_piece(usage, piece, text)
             first = chunk(piece) if as_chunks and piece else piece
             wire.write(head + first)
             while not body.done:
@@ -476,7 +481,7 @@ class Conversation:
                 if piece:
                     entry.bytes_out += len(piece)
                     if usage is not None:
-                        usage.add(piece)
+                        _add_piece(usage, piece, text)
                     self.deadline = self._loop.time() + timeout_s
                     wire.write(chunk(piece) if as_chunks else piece)
         except Lost:
@@ -536,6 +541,21 @@ def _refusal_of(upload: "asyncio.Task[None]") -> Refused | None:
     if error is not None and not isinstance(error, Refused):
         raise error
     return error
+
+
+def _add_piece(usage: TokenUsage, piece: bytes, text: TextRow | None) -> None:
+    usage.add(piece)
+    if text is not None and text.first is None and usage.has_begun:
+        text.first = time.time()
+
+
+def _note_tokens(texts: TextRequests, text: TextRow, usage: TokenUsage | None, bytes_in: int) -> None:
+    """Note what a request's tokens were; nothing where it has failed."""
+    if usage is None:
+        texts.drop(text)
+    else:
+        prompt, output = usage.parts(bytes_in)
+        texts.end(text, prompt=prompt, output=output, epoch=time.time())
 
 
 def _forget(upload: "asyncio.Task[None]") -> None:

@@ -40,6 +40,7 @@ class DemandFile:
             name: {
                 **service.tally.demand(queued=service.queued(), epoch=epoch),
                 "canary": None if service.pairs is None else service.pairs.told(),
+                "text": None if service.texts is None else service.texts.told(),
             }
             for name, service in table.services.items()
             if service.tally.last_request is not None

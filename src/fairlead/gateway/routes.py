@@ -81,6 +81,7 @@ class ServiceRoute:
         canary: The trial that is under way.
         places: Requests that a replica serves at once without being slower for it.
         most_in_flight: Requests that may be here, running and waiting, while it has replicas: more would be late.
+        counts_tokens: Replicas go by when tokens come, which is told of some requests.
     """
 
     name: str
@@ -98,6 +99,7 @@ class ServiceRoute:
     most_in_flight: int | None = None
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    counts_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,7 @@ class _Reader:
             most_in_flight=self._limit(told, "most_in_flight"),
             requests_per_minute=self._limit(told, "requests_per_minute"),
             tokens_per_minute=self._limit(told, "tokens_per_minute"),
+            counts_tokens=self._take(told, "counts_tokens", False, lambda v: isinstance(v, bool), "true or false"),
         )
 
     def _limit(self, told: dict[str, Any], key: str) -> int | None:

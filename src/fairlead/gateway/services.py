@@ -13,6 +13,7 @@ from fairlead.gateway.canaries import Pairs
 from fairlead.gateway.messages import Refused, Request, Response
 from fairlead.gateway.routes import CONTROL, Backend, RevisionRoute, ServiceRoute
 from fairlead.gateway.tallies import ServiceTally
+from fairlead.gateway.text_requests import TextRequests
 
 FIRST_BACK_OFF_S = 0.1
 LONGEST_BACK_OFF_S = 5.0
@@ -127,6 +128,7 @@ class Service(Generic[T]):
         self.name = route.name
         self.tally = ServiceTally()
         self.uses: dict[str, TeamUse] = {}
+        self.texts: TextRequests | None = None
         self.revisions: list[Revision[T]] = []
         self.waiting: deque[asyncio.Future[Given[T]]] = deque()
         self._turns = 0
@@ -159,6 +161,11 @@ class Service(Generic[T]):
             self.revisions.append(revision)
         for replica in before.values():
             replica.removed = True
+        if not route.counts_tokens:
+            self.texts = None
+        else:
+            self.texts = self.texts or TextRequests()
+            self.texts.follow(route.revisions)
         if self.has_replicas():
             self.tally.wake = None
         return list(before.values())

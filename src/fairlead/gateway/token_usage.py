@@ -8,6 +8,10 @@ BYTES_PER_TOKEN = 4
 """English text has about so many; of an answer that does not tell its tokens."""
 KEPT_BYTES = 4096
 """`usage` is looked for in so much of the answer's begin and of its end."""
+_PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*([0-9]{1,9})(?![0-9])')
+_OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*([0-9]{1,9})(?![0-9])')
+# The event that only says whose turn it is has no token.
+_EMPTY = re.compile(rb'"content"\s*:\s*(?:""|null)')
 _TOTAL = re.compile(rb'"total_tokens"\s*:\s*([0-9]{1,9})(?![0-9])')
 _EVENT = b"\ndata:"
 
@@ -15,7 +19,7 @@ _EVENT = b"\ndata:"
 class TokenUsage:
     """The tokens of one answer. What a model writes cannot pass for `usage`: within JSON its quotes are escaped."""
 
-    __slots__ = ("_begin", "_end", "_events", "_is_stream", "_length")
+    __slots__ = ("_begin", "_end", "_events", "_is_stream", "_length", "_without")
 
     def __init__(self, response: Response) -> None:
         kind = next((value for low, _, value in response.fields if low == b"content-type"), b"")
@@ -24,15 +28,34 @@ class TokenUsage:
         self._end = b"\n"
         self._length = 0
         self._events = 0
+        self._without = 0
 
     def add(self, piece: bytes) -> None:
         """Take the next piece of the body."""
         if self._is_stream:
             self._events += (self._end[-len(_EVENT) + 1 :] + piece).count(_EVENT)
+            if not self._without and self._events == 1:
+                self._without = len(_EMPTY.findall(piece))
         if len(self._begin) < KEPT_BYTES:
             self._begin += piece[: KEPT_BYTES - len(self._begin)]
         self._end = (self._end + piece[-KEPT_BYTES:])[-KEPT_BYTES:]
         self._length += len(piece)
+
+    @property
+    def has_begun(self) -> bool:
+        """Tell whether a token has come of an answer that comes token by token."""
+        return self._events > self._without
+
+    def parts(self, bytes_in: int) -> tuple[int, int]:
+        """Return the tokens of the request, and those of the answer so far, as ``total`` has them together."""
+        prompt, output = (pattern.findall(self._end) or pattern.findall(self._begin) for pattern in (_PROMPT, _OUTPUT))
+        # The last event of a stream says that it ends.
+        events = max(self._events - self._without - 1, 0)
+        answered = events if self._is_stream else self._length // BYTES_PER_TOKEN
+        return (
+            int(prompt[-1]) if prompt else bytes_in // BYTES_PER_TOKEN,
+            int(output[-1]) if output else answered,
+        )
 
     def total(self, bytes_in: int) -> int:
         """Return the tokens of request and answer.

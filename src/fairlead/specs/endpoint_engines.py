@@ -81,6 +81,8 @@ def _of_all(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str
     scale = spec.scale
     if scale.latency_s is not None or not scale.shed:
         yield "scale", ANSWERS, "nobody counts how long requests take; leave `latency` out"
+    if scale.is_by_tokens:
+        yield "scale", ANSWERS, "nobody counts tokens; leave `time_to_first_token` and `time_per_token` out"
     if scale.queue is not None:
         yield "scale", ANSWERS, "nobody counts requests that wait; leave `queue` out"
     if scale.schedule:

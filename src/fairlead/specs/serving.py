@@ -70,6 +70,8 @@ SCALE_RULES: Constraints = {
     "concurrency": Limit(low=0.01, high=100_000),
     "queue": Limit(low=0, high=100_000, whole=True),
     "latency_s": Limit(low=0.001, high=3_600),
+    "first_token_s": Limit(low=0.001, high=3_600),
+    "per_token_s": Limit(low=0.001, high=60),
     # The gateway tells of the last 120 seconds.
     "window_s": Limit(low=1, high=110),
     "idle_s": Limit(low=1, high=DAY_S),
@@ -244,7 +246,9 @@ class Scale:
         replicas: How many that autoscaler has there be; None until it has said so. Nobody else writes it.
         concurrency: Requests in flight at once that one replica is to have.
         latency_s: Seconds within which requests are to be answered, which the number goes by; None for ``concurrency``.
-        shed: Requests that would be later than that are refused at once.
+        first_token_s: Seconds within which the first token of an answer is to come; None where that does not matter.
+        per_token_s: Seconds within which each further one is to come on average; None where that does not matter.
+        shed: Requests that would be later than ``latency_s`` are refused at once.
         queue: Requests for each replica that may wait beside those that it has; None for ``concurrency``.
         prometheus: A query of a Prometheus by which the number goes; None for ``concurrency``.
         schedule: Times at which there are so many replicas at least, by names of your own.
@@ -258,6 +262,8 @@ class Scale:
     replicas: int | None = None
     concurrency: float = 4.0
     latency_s: float | None = None
+    first_token_s: float | None = None
+    per_token_s: float | None = None
     queue: int | None = None
     prometheus: PrometheusQuery | None = None
     schedule: Mapping[str, Window] = field(default_factory=dict)
@@ -277,16 +283,35 @@ class Scale:
             yield "queue", "the number goes by `latency` or by `queue`, not by both; remove one"
         if self.queue is not None and not by_default:
             yield "queue", "the number goes by `concurrency` or by `queue`, not by both; remove one"
+        tokens = "time_per_token" if self.first_token_s is None else "time_to_first_token"
+        if self.is_by_tokens and self.latency_s is not None:
+            yield tokens, f"the number goes by `latency` or by `{tokens}`, not by both; remove one"
+        if self.is_by_tokens and self.queue is not None:
+            yield "queue", f"the number goes by `{tokens}` or by `queue`, not by both; remove one"
         yield from self._problems_of_autoscaler()
-        others = {"latency": self.latency_s is not None, "queue": self.queue is not None, "concurrency": not by_default}
+        others = {
+            "latency": self.latency_s is not None, tokens: self.is_by_tokens, "queue": self.queue is not None,
+            "concurrency": not by_default,
+        }  # fmt: skip
         if self.prometheus is not None:
             yield from (
                 ("prometheus", f"the number goes by `{other}` or by `prometheus`, not by both; remove one")
                 for other, is_given in others.items()
                 if is_given
             )
-        if self.latency_s is not None and self.window_s != Scale.__dataclass_fields__["window_s"].default:
-            yield "window", "it is for `concurrency`: with `latency` the last quarter of an hour counts; remove one"
+        if self.is_by_time and self.window_s != Scale.__dataclass_fields__["window_s"].default:
+            by = "latency" if self.latency_s is not None else tokens
+            yield "window", f"it is for `concurrency`: with `{by}` the last quarter of an hour counts; remove one"
+
+    @property
+    def is_by_tokens(self) -> bool:
+        """Tell whether the number goes by when tokens come."""
+        return self.first_token_s is not None or self.per_token_s is not None
+
+    @property
+    def is_by_time(self) -> bool:
+        """Tell whether the number goes by how soon requests are answered, as forecasts have it."""
+        return self.latency_s is not None or self.is_by_tokens
 
     def _problems_of_autoscaler(self) -> Iterable[tuple[str, str]]:
         if self.by is None:
@@ -299,6 +324,7 @@ class Scale:
         default = Scale()
         ours = {
             "concurrency": self.concurrency != default.concurrency, "latency": self.latency_s is not None,
+            "time_to_first_token": self.first_token_s is not None, "time_per_token": self.per_token_s is not None,
             "queue": self.queue is not None, "shed": not self.shed, "schedule": bool(self.schedule),
         }  # fmt: skip
         yield from (
@@ -690,15 +716,16 @@ class Serving:
             )
         if self.canary is not None and self.canary.shadow:
             yield from self._shadow_problems()
-        for key, latency_s in (
-            ("scale", self.scale.latency_s),
-            ("canary", None if self.canary is None else self.canary.latency_s),
+        for key, name, latency_s in (
+            ("scale", "latency", self.scale.latency_s),
+            ("scale", "time_to_first_token", self.scale.first_token_s),
+            ("canary", "latency", None if self.canary is None else self.canary.latency_s),
         ):
             if latency_s is not None and latency_s > self.timeout_s:
                 yield (
                     key,
-                    f"`latency` is {format_duration(latency_s)}, and by `timeout` every request is over after "
-                    f"{format_duration(self.timeout_s)}; give less, such as `latency: 250ms`, or a longer `timeout`",
+                    f"`{name}` is {format_duration(latency_s)}, and by `timeout` every request is over after "
+                    f"{format_duration(self.timeout_s)}; give less, such as `{name}: 250ms`, or a longer `timeout`",
                 )
         yield from endpoint_engine_problems(self)
         if self.capacity.base is not None and self.capacity.base > self.most:

@@ -44,6 +44,31 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextRequest:
+    """A request that a replica of a text server was given. Times are Unix times.
+
+    Attributes:
+        sent: When it was.
+        prompt: Its tokens.
+        output: Those that have come out.
+        first: When the first one did; None before, and where the answer came at once.
+        last: When the last one did; None before.
+    """
+
+    replica: str
+    sent: float
+    prompt: int
+    output: int
+    first: float | None = None
+    last: float | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Tell whether it says how long tokens took: it has ended, and several came one by one."""
+        return self.output > 1 and self.first is not None and self.last is not None and self.first < self.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionTraffic:
     """Outcomes of the requests that one revision got, since the gateway has counted.
 
@@ -91,6 +116,8 @@ class Demand:
         intervals: Those of the last quarter of an hour, oldest first; those without a request may be missing.
         revisions: By revision.
         canaries: Of the trial that is under way, by each gateway.
+        latest_text: Requests that a replica was given of late, of a text server that scales by its tokens' times.
+        busiest_text: Those from when there were most of them.
     """
 
     since: float = 0.0
@@ -102,6 +129,8 @@ class Demand:
     intervals: tuple[Interval, ...] = ()
     revisions: tuple[RevisionTraffic, ...] = ()
     canaries: tuple[CanaryTraffic, ...] = ()
+    latest_text: tuple[TextRequest, ...] = ()
+    busiest_text: tuple[TextRequest, ...] = ()
 
     def rate(self, now: float, window_s: float = 10.0) -> float:
         """Return requests a second over the last whole seconds of a window."""
@@ -148,7 +177,18 @@ def merge(demands: Sequence[Demand]) -> Demand:
         intervals=tuple(intervals[at] for at in sorted(intervals)),
         revisions=tuple(revisions[name] for name in sorted(revisions)),
         canaries=tuple(canary for each in demands for canary in each.canaries),
+        latest_text=_all_at_once([each.latest_text for each in demands]),
+        busiest_text=_all_at_once([each.busiest_text for each in demands]),
     )
+
+
+def _all_at_once(told: Sequence[tuple[TextRequest, ...]]) -> tuple[TextRequest, ...]:
+    """Return the requests of the time of which all gateways tell that tell of any, for a replica has those of all."""
+    told = [each for each in told if each]
+    begin = max((min(request.sent for request in each) for each in told), default=0.0)
+    end = min((max(request.sent for request in each) for each in told), default=0.0)
+    there = (request for each in told for request in each if begin <= request.sent <= end)
+    return tuple(sorted(there, key=lambda request: request.sent))
 
 
 def read_demand(document: Mapping[str, Any], gateway: str, names: Iterable[str]) -> dict[str, Demand]:
@@ -164,7 +204,7 @@ def read_demand(document: Mapping[str, Any], gateway: str, names: Iterable[str])
 
 
 def _demand(given: Mapping[str, Any], since: float, gateway: str) -> Demand:
-    canary = given.get("canary")
+    canary, text = given.get("canary"), given.get("text") or {}
     return Demand(
         since=since,
         in_flight=int(given.get("in_flight") or 0),
@@ -191,6 +231,15 @@ def _demand(given: Mapping[str, Any], since: float, gateway: str) -> Demand:
             for name, each in (given.get("revisions") or {}).items()
         ),
         canaries=() if canary is None else (_canary(canary, gateway),),
+        latest_text=_text_requests(text.get("latest") or ()),
+        busiest_text=_text_requests(text.get("busiest") or ()),
+    )
+
+
+def _text_requests(given: Iterable[Any]) -> tuple[TextRequest, ...]:
+    return tuple(
+        TextRequest(replica=replica, sent=sent, prompt=int(prompt), output=int(output), first=first, last=last)
+        for replica, sent, prompt, output, first, last in given
     )
 
 

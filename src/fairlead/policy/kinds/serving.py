@@ -318,7 +318,7 @@ def _shares(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> d
     by_latency = [
         cast("Workload[Serving]", each)
         for each in snapshot.parents
-        if isinstance(each.spec, Serving) and each.spec.scale.latency_s is not None
+        if isinstance(each.spec, Serving) and each.spec.scale.is_by_time
     ]
     if not by_latency:
         return {}
@@ -375,7 +375,7 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
     if spec.scale.prometheus is not None:
         times.append(now + ASK_S)
     last = None if family.demand is None else family.demand.last_request
-    if spec.scale.latency_s is not None and last is not None and now - last < LOOK_BACK_S:
+    if spec.scale.is_by_time and last is not None and now - last < LOOK_BACK_S:
         times.append(now + SCALE_S)
     if target is not None and family.demand is not None and spec.most_replicas is not None and detail.wanted:
         if detail.wanted > max(1, spec.replicas):

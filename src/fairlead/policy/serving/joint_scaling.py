@@ -11,6 +11,7 @@ several small ones where the budget is short. What nobody needs stays where it i
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import field
 from functools import cache, lru_cache
@@ -58,6 +59,9 @@ class Service:
         places: Requests that a replica serves at once.
         least: It has so many at least.
         most: And so many at most; None for no bound.
+        shares: Share of requests in time, 0 to 1, by the load of a replica as a part of the most that it can do, both
+            in order; ``service_s`` is the part of a second that a request takes of it then, with one place. Empty where
+            a place serves one request at a time.
     """
 
     rates: Sequence[float]
@@ -71,12 +75,13 @@ class Service:
     places: float = 1.0
     least: int = 1
     most: int | None = None
+    shares: tuple[tuple[float, float], ...] = ()
     delays: Delays = field(default_factory=Delays)
 
     def __post_init__(self) -> None:
         if not self.rates or min(self.rates) < 0.0:
             raise ValueError("rates must hold an interval at least, and none below 0")
-        if not 0.0 < self.service_s < self.slo_s:
+        if not self.service_s > 0.0 or not (self.shares or self.service_s < self.slo_s):
             raise ValueError(f"service_s ({self.service_s}) must be above 0 and below slo_s ({self.slo_s})")
         if self.replicas < 1 or self.idle < 0 or self.service_cv2 < 0.0 or self.least < 1:
             raise ValueError("replicas and least must be 1 or more; idle and service_cv2 0 or more")
@@ -145,9 +150,11 @@ def attainment(load: float, num_places: float, service: Service) -> float:
 
     With the gate 1 less the loss of a queue of m places, M/M/1/m with m scaled for several servers and for the spread
     of service times; where next to nothing may wait, 1 less Erlang's loss, that of the places alone. Else the tail of
-    an endless queue: Sakasegawa's probability of waiting and an exponential wait.
+    an endless queue: Sakasegawa's probability of waiting and an exponential wait. With ``shares`` what these say.
     """
     ratio = max(load / num_places, 1e-9)
+    if service.shares:
+        return _between(service.shares, ratio)
     spread = 1.0 + service.service_cv2
     if service.gate:
         held = 2.0 * num_places * (queue_limit(service.service_s, service.slo_s) - 1) / spread
@@ -157,6 +164,15 @@ def attainment(load: float, num_places: float, service: Service) -> float:
     waiting = ratio ** (math.sqrt(2.0 * num_places + 2.0) - 1.0)
     patience = 0.85 * (service.slo_s / service.service_s - 1.0)
     return float(1.0 - waiting * math.exp(-2.0 * (1.0 - ratio) * num_places * patience / spread))
+
+
+def _between(shares: Sequence[tuple[float, float]], load: float) -> float:
+    """Return the share under a load, on a straight line between two that are known, and as at the ends beyond."""
+    place = bisect_left(shares, (load,))
+    if place in (0, len(shares)):
+        return shares[min(place, len(shares) - 1)][1]
+    (low, before), (high, after) = shares[place - 1], shares[place]
+    return before + (after - before) * (load - low) / (high - low)
 
 
 def _with_queue(ratio: float, held: float) -> float:
@@ -199,6 +215,7 @@ def _by_minute(service: Service, num_replicas: int, interval_s: float) -> tuple[
         slo_s=service.slo_s,
         gate=service.gate,
         replicas=1,
+        shares=service.shares,
     )
     return _of_places(alike, num_replicas * service.places, interval_s)
 

@@ -3,6 +3,9 @@
 Those whose replicas ask for the same resources share what these may have: what they hold and what is free on nodes that
 take them. Each gets no more than brings nearly all requests in time; where that is more than there is, the split that
 brings most in time is taken. An endpoint of which no request has ended yet goes by its requests in flight.
+
+One that is to have tokens in time is a text server, whose replicas answer as a simulation says that knows what they
+have served (``text_scaling``); until that are enough requests, it goes by those in flight too.
 """
 
 import math
@@ -10,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fairlead.frozen import dataclass
 from fairlead.policy.serving.joint_scaling import Delays, Service, allocate, enough, queue_limit
 from fairlead.policy.serving.scheduled_replicas import scheduled_replicas
 from fairlead.specs.serving import Serving
@@ -37,24 +41,61 @@ def service_of(
         locked: It has an order that is under way.
         start_s: Seconds that a replica took to start; None where none was seen.
     """
-    measured = service_times(spec, demand)
+    work = _tokens_work(spec, demand) if spec.scale.is_by_tokens else _work(spec, demand)
     rates = rates_of(demand, now)
-    if spec.scale.latency_s is None or measured is None or not rates:
+    if work is None or not rates:
         return None
     start_s = START_S if start_s is None else min(MOST_START_S, max(LEAST_START_S, start_s))
     return Service(
         rates=rates,
-        service_s=measured[0],
-        service_cv2=measured[1],
-        slo_s=spec.scale.latency_s,
+        service_s=work.service_s,
+        service_cv2=work.service_cv2,
+        slo_s=work.slo_s,
         replicas=replicas,
         locked=locked,
-        gate=spec.scale.shed,
-        places=spec.scale.concurrency,
+        gate=work.gate,
+        places=work.places,
+        shares=work.shares,
         least=max(1, spec.replicas, scheduled_replicas(spec.scale.schedule, now)),
         most=spec.most,
         delays=Delays(start_s=start_s, move_s=start_s + LEAVE_S),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What a request takes of a replica, as ``Service`` has it."""
+
+    service_s: float
+    slo_s: float
+    service_cv2: float = 0.0
+    gate: bool = False
+    places: float = 1.0
+    shares: tuple[tuple[float, float], ...] = ()
+
+
+def _work(spec: Serving, demand: Demand) -> _Work | None:
+    measured = service_times(spec, demand)
+    if spec.scale.latency_s is None or measured is None:
+        return None
+    return _Work(
+        service_s=measured[0], service_cv2=measured[1], slo_s=spec.scale.latency_s, gate=spec.scale.shed,
+        places=spec.scale.concurrency,
+    )  # fmt: skip
+
+
+def _tokens_work(spec: Serving, demand: Demand) -> _Work | None:
+    if not demand.latest_text:
+        return None
+    from fairlead.policy.serving.text_scaling import answering  # here and not above: numpy takes long to come
+
+    scale = spec.scale
+    found = answering(
+        demand.busiest_text, demand.latest_text, scale.first_token_s, scale.per_token_s, spec.max_concurrency
+    )
+    if found is None:
+        return None
+    return _Work(service_s=1.0 / found.most_per_s, slo_s=math.inf, shares=found.shares)
 
 
 def service_times(spec: Serving, demand: Demand) -> tuple[float, float] | None:

@@ -116,6 +116,7 @@ def routes(
             "canary": _canary(spec, detail),
             "places": spec.scale.concurrency,
             "most_in_flight": None if most_in_flight is None else max(1, most_in_flight // share),
+            "counts_tokens": spec.scale.is_by_tokens,
             "failure": failure_of(parent, family.children),
         }
     return {"version": 1, "services": services}

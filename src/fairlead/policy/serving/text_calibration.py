@@ -77,16 +77,15 @@ def calibrate(
     """Find the coefficients from requests that were served; the best first.
 
     Args:
-        requests: In the order in which they came; those of which ``observed`` has no times came later and are load.
-        observed: Of the first of them, at least two with two tokens each.
+        requests: In the order in which they came; those of which ``observed`` has no times are load.
+        observed: Of some of them, at least two with two tokens each.
         engine: Its limits; its number of blocks is where the search begins, None where memory does not bound it.
         prior: What steps would take by the data sheet; else as servers on one GPU usually divide their time.
         simulations: How many each search may run at most.
     """
-    num = int(np.sum(~np.isnan(observed.last_s)))
-    known = _Known.of(requests[:num], observed)
+    known = _Known.of(requests, observed)
     pace_s = float(np.median(known.pace))
-    task = _Task(requests=requests, num=num, known=known, floor=0.01 * np.array(typical(pace_s).values()))
+    task = _Task(requests=requests, known=known, floor=0.01 * np.array(typical(pace_s).values()))
     begins = [prior] if prior is not None else [typical(pace_s * scale) for scale in SCALES]
     begin = min((task.judge(times, engine) for times in begins), key=_error)
     solved = min((task.solve(begin, ridge) for ridge in RIDGES), key=_error)
@@ -131,8 +130,9 @@ def blocks_at_once(requests: Sequence[Request], served: Served, begins_s: Array)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """Requests that were observed: arrivals, first and last tokens, how many further ones, and seconds for each."""
+    """Requests that were observed: which ones, arrivals, first and last tokens, how many further, seconds for each."""
 
+    places: NDArray[np.int64]
     arrived: Array
     first: Array
     last: Array
@@ -141,16 +141,21 @@ class _Known:
 
     @classmethod
     def of(cls, requests: Sequence[Request], observed: Served) -> "_Known":
-        num = len(requests)
-        first, last = observed.first_s[:num], observed.last_s[:num]
-        further = np.array([float(max(1, each.output - 1)) for each in requests])
-        arrived = np.array([each.arrived_s for each in requests])
-        return cls(arrived=arrived, first=first, last=last, further=further, pace=(last - first) / further)
+        places = np.flatnonzero(~np.isnan(observed.last_s))
+        first, last = observed.first_s[places], observed.last_s[places]
+        further = np.array([float(max(1, each.output - 1)) for each in requests])[places]
+        arrived = np.array([each.arrived_s for each in requests])[places]
+        pace = (last - first) / further
+        return cls(places=places, arrived=arrived, first=first, last=last, further=further, pace=pace)
+
+    @property
+    def until(self) -> int:
+        """Return how many requests have to be served for all of them to be."""
+        return int(self.places[-1]) + 1
 
     def error(self, served: Served) -> float:
         """Return by how much means and single requests are off, relative to the means."""
-        num = len(self.first)
-        first, last = served.first_s[:num], served.last_s[:num]
+        first, last = served.first_s[self.places], served.last_s[self.places]
         paces = (last - first) / self.further
         pairs = (
             (first - self.first, self.first - self.arrived),
@@ -169,17 +174,16 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """The requests of which the first ``num`` were observed, and what coefficients are at least."""
+    """The requests, those of them that were observed, and what coefficients are at least."""
 
     requests: Sequence[Request]
-    num: int
     known: _Known
     floor: Array
 
     def judge(self, times: StepTimes, engine: Engine) -> Calibration:
         """Return by how much they are off."""
         try:
-            served = simulate(self.requests, times, engine, until=self.num)
+            served = simulate(self.requests, times, engine, until=self.known.until)
         except ValueError:
             return Calibration(times=times, engine=engine, error=math.inf)
         return Calibration(times=times, engine=engine, error=self.known.error(served))
@@ -189,7 +193,7 @@ class _Task:
         best, times = begin, begin.times
         for _ in range(ROUNDS):
             try:
-                served, steps = simulate_steps(self.requests, times, begin.engine, until=self.num)
+                served, steps = simulate_steps(self.requests, times, begin.engine, until=self.known.until)
             except ValueError:
                 break
             error = self.known.error(served)
@@ -200,18 +204,18 @@ class _Task:
 
     def _solved(self, served: Served, steps: Steps, times: StepTimes, begin: StepTimes, ridge: float) -> StepTimes:
         """Return the coefficients by which the steps add up to the waits that were observed."""
-        known, num = self.known, self.num
+        known = self.known
         table = _columns(steps.parts, times)
         sums = np.vstack([np.zeros(table.shape[1]), np.cumsum(table, axis=0)])
         elapsed = np.concatenate([[0.0], np.cumsum(table @ np.array(times.values()))])
-        first, last = steps.first[:num] + 1, steps.last[:num] + 1
+        first, last = steps.first[known.places] + 1, steps.last[known.places] + 1
         # Seconds without any step, which no coefficient explains.
-        idle = served.first_s[:num] - elapsed[first]
+        idle = served.first_s[known.places] - elapsed[first]
         pace, wait = float(np.mean(known.pace)), float(np.mean(known.first - known.arrived))
         rows = np.vstack([(sums[last] - sums[first]) / known.further[:, None] / pace, sums[first] / wait])
         wanted = np.concatenate([known.pace / pace, (known.first - idle) / wait])
         size = np.maximum(np.array(begin.values()), self.floor)
-        held = ridge * math.sqrt(num) * np.eye(len(size))
+        held = ridge * math.sqrt(len(known.places)) * np.eye(len(size))
         weights = np.ones(len(wanted))
         found = size
         # Of least absolute deviations, for a request may have been served a step sooner or later.

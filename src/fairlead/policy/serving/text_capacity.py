@@ -6,6 +6,8 @@ costs the engine's own time. Beside three saturated runs of vLLM 0.19 (Llama 8B 
 time for each token was 24 % less to 8 % more than measured, the latency 28 % less to 19 % more.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fairlead.errors import UnknownModel
@@ -80,15 +82,23 @@ def answers(times: StepTimes, engine: Engine, prompt: int, output: int) -> list[
     Raises:
         UnknownModel: Not even one of them fits into memory.
     """
-    crowd = [Request(arrived_s=0.0, prompt=prompt, output=output)] * NUM_REQUESTS
     try:
-        ends = np.sort(simulate(crowd, times, engine).last_s)
+        most = most_per_s([Request(arrived_s=0.0, prompt=prompt, output=output)] * NUM_REQUESTS, times, engine)
     except ValueError as error:
         raise UnknownModel(f"{prompt} tokens and {output} more do not fit into its memory: {error}") from error
-    # Between a quarter and three quarters, as the server is neither filling nor emptying there.
-    early, late = NUM_REQUESTS // 4, 3 * NUM_REQUESTS // 4
-    most = (late - early) / float(ends[late] - ends[early])
     return [_answered(times, engine, prompt, output, share * most) for share in SHARES]
+
+
+def most_per_s(crowd: Sequence[Request], times: StepTimes, engine: Engine) -> float:
+    """Return how many requests are answered a second where all have come at once.
+
+    Raises:
+        ValueError: One of them needs more memory than there is.
+    """
+    ends = np.sort(simulate(crowd, times, engine).last_s)
+    # Between a quarter and three quarters, as the server is neither filling nor emptying there.
+    early, late = len(crowd) // 4, 3 * len(crowd) // 4
+    return (late - early) / float(ends[late] - ends[early])
 
 
 def _answered(times: StepTimes, engine: Engine, prompt: int, output: int, rate: float) -> Answers:

@@ -122,7 +122,7 @@ class _Sequence:
     decodes: bool = False
 
 
-class _Rank:
+class Rank:
     """One replica: who of its requests computes how many tokens in the next step.
 
     What a step needs of those that decode is kept as sums, so that it costs the same for one and for a hundred.
@@ -141,6 +141,10 @@ class _Rank:
         self._offsets = 0
         self.num_decoding = 0
         self.waiting: deque[_Sequence] = deque()
+
+    def add(self, index: int, request: Request) -> None:
+        """Take a request, by a number of its own, that has come."""
+        self.waiting.append(_Sequence(index, request.prompt, request.output))
 
     @property
     def num_running(self) -> int:
@@ -279,7 +283,7 @@ def simulate_steps(
     num = len(requests)
     first, last = np.full(num, np.nan), np.full(num, np.nan)
     first_step, last_step = np.full(num, -1), np.full(num, -1)
-    ranks = [_Rank(engine) for _ in range(engine.ranks)]
+    ranks = [Rank(engine) for _ in range(engine.ranks)]
     balancer = _Balancer(ranks)
     values, parts = times.values(), list[tuple[float, ...]]()
     left = goal = num if until is None else until
@@ -288,8 +292,7 @@ def simulate_steps(
     now = end = 0.0
     while left:
         while coming < num and arrivals[coming] <= now:
-            asked = requests[coming]
-            balancer.choose(now).waiting.append(_Sequence(coming, asked.prompt, asked.output))
+            balancer.choose(now).add(coming, requests[coming])
             coming += 1
         composed = [rank.compose(step) for rank in ranks]
         length, longest = 0.0, None
@@ -320,12 +323,12 @@ def simulate_steps(
 class _Balancer:
     """Sends requests to the rank that has least to do, by counts that are looked at now and then."""
 
-    def __init__(self, ranks: Sequence[_Rank]) -> None:
+    def __init__(self, ranks: Sequence[Rank]) -> None:
         self._ranks = ranks
         self._loads = [0] * len(ranks)
         self._looks_at = 0.0
 
-    def choose(self, now: float) -> _Rank:
+    def choose(self, now: float) -> Rank:
         if len(self._ranks) == 1:
             return self._ranks[0]
         if now >= self._looks_at:

@@ -199,6 +199,22 @@ SCALE = Section(
             also=("slo", "latency_slo", "target_latency", "response_time", "p99"),
         ),
         Key(
+            name="time_to_first_token",
+            kind=DURATION,
+            doc="Time within which a text server's answers are to begin: as many replicas as a simulation of it says.",
+            attributes=("first_token_s",),
+            example="1s",
+            also=("ttft", "first_token", "first_token_latency", "time_to_first_token_slo", "target_ttft"),
+        ),
+        Key(
+            name="time_per_token",
+            kind=DURATION,
+            doc="Time within which each further token of an answer is to come on average; beside it or by itself.",
+            attributes=("per_token_s",),
+            example="50ms",
+            also=("tpot", "time_per_output_token", "inter_token_latency", "itl", "token_latency"),
+        ),
+        Key(
             name="shed",
             kind=FLAG,
             doc="Whether requests that would be later than `latency` are refused at once.",
