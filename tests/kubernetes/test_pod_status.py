@@ -54,6 +54,20 @@ def test_a_pod_that_cannot_start_says_why_and_whether_that_is_tried_again() -> N
     assert is_hopeless(POD, now=61.0)
 
 
+def test_a_container_runtime_that_went_away_is_tried_again_and_no_fault_of_the_program() -> None:
+    words = "error reading from server: EOF"
+    away = replace(POD, waiting=("CreateContainerError", words))
+    assert seen(away).message == (
+        f"the container runtime of node-a did not answer: {words}; kubelet retries for 60 s in all"
+    )
+    assert [is_hopeless(away, now=at) for at in (59.0, 61.0)] == [False, True]
+    told = replace(away, told_at=61.0)
+    lost = observe_pod(told, a_creation(), ranks=range(1), told_at=None, node=None, gone=True)
+    assert (lost.phase, lost.message) == (PodPhase.LOST, f"the container runtime of node-a did not answer: {words}")
+    wrong = replace(POD, waiting=("CreateContainerError", 'exec: "python3": executable file not found in $PATH'))
+    assert is_hopeless(wrong, now=1.0)
+
+
 MOUNT = ("FailedMount", 'MountVolume.SetUp failed for volume "keys" : secret "nope" not found')
 UNMOUNTED = replace(POD, waiting=("ContainerCreating", ""))
 

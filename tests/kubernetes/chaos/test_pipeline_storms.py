@@ -147,13 +147,10 @@ class World:
                         found.update({int(pid): name for name in names})
         return found
 
-    def objects(self, path: str) -> list[Object]:
-        return items(self.client, path)
-
 
 @dataclass(slots=True)
 class Round:
-    """A round in progress.
+    """A round in progress, in the namespace of all rounds: one that failed may still be there.
 
     Attributes:
         hit: How often something of each run was killed, by its name.
@@ -267,12 +264,12 @@ class Round:
 
     def _wrong_objects(self, path: str) -> Iterator[str]:
         parent = self.world.client.get(path)
-        runs = {each["metadata"]["name"]: each for each in self.world.objects(objects_path("Training", NAMESPACE))}
+        runs = {each["metadata"]["name"]: each for each in self._own(objects_path("Training", NAMESPACE))}
         trials = {f"{self.name}-tune-{number}" for number in range(TRIALS)}
         expected = {f"{self.name}-{each}" for each in ("driver", *RUNS)} | trials
         if runs.keys() != expected:
             yield f"its runs are {sorted(runs)}"
-        (sweep,) = self.world.objects(objects_path("Sweep", NAMESPACE))
+        (sweep,) = self._own(objects_path("Sweep", NAMESPACE))
         for name, run in runs.items():
             if run["status"]["phase"] != "Succeeded":
                 yield f"{name} is {run['status']['phase']}"
@@ -307,14 +304,21 @@ class Round:
         paths = [f"/api/v1/{place}/{kind}" for kind in ("pods", "services", "secrets")]
         paths.append(f"/apis/networking.k8s.io/v1/{place}/networkpolicies")
         paths += [objects_path(kind, NAMESPACE) for kind in ("Training", "Sweep", "Pipeline")]
-        found = [each["metadata"]["name"] for path in paths for each in self.world.objects(path)]
-        parts = [each["metadata"]["name"] for each in self.world.objects(f"/api/v1/{place}/configmaps")]
-        running = [name for name in self.world.processes().values() if name.startswith(f"{self.name}-")]
-        return [*found, *(part for part in parts if part.startswith(self.name)), *running]
+        paths.append(f"/api/v1/{place}/configmaps")
+        found = [each["metadata"]["name"] for path in paths for each in self._own(path)]
+        return [*found, *filter(self._is_own, self.world.processes().values())]
 
     def _pods(self) -> list[Object]:
         path = f"/api/v1/namespaces/{NAMESPACE}/pods"
-        return [each for each in self.world.objects(path) if each["status"].get("phase") in ("Pending", "Running")]
+        return [each for each in self._own(path) if each["status"].get("phase") in ("Pending", "Running")]
+
+    def _own(self, path: str) -> list[Object]:
+        """The objects of a collection that are of this round."""
+        return [each for each in items(self.world.client, path) if self._is_own(each["metadata"]["name"])]
+
+    def _is_own(self, name: str) -> bool:
+        """Tell by its name, or that of its run, whether something is of this round."""
+        return name == self.name or name.startswith((f"{self.name}-", f"{self.name}."))
 
     def _delete(self, pods: list[Object], *, grace_s: int) -> None:
         if not pods:
@@ -329,7 +333,7 @@ class Round:
                 raise
 
     def _kill_one(self, is_meant: Callable[[str], bool]) -> None:
-        of = {pid: run for pid, run in self.world.processes().items() if run.startswith(self.name) and is_meant(run)}
+        of = {pid: run for pid, run in self.world.processes().items() if self._is_own(run) and is_meant(run)}
         if not of:
             return
         pid = self.rng.choice(sorted(of))
@@ -356,8 +360,8 @@ class Round:
         path = f"/api/v1/namespaces/{NAMESPACE}/events"
         events = "\n".join(
             f"{each['involvedObject'].get('name')} {each.get('reason')}: {each.get('message')}"
-            for each in self.world.objects(path)
-            if each["involvedObject"].get("name", "").startswith(self.name)
+            for each in items(self.world.client, path)
+            if self._is_own(each["involvedObject"].get("name", ""))
         )
         status = self.world.desk("status", self.name, code=None, timeout_s=PATIENCE_S).out
         ran = self.log.read_text() if self.log.exists() else "nothing ran"

@@ -21,6 +21,12 @@ PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "Im
 NEVER = frozenset(
     {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
+# What kubelet was about to do when its container runtime went away, and how it says so; the next try may do better.
+RUNTIME_CALLS = frozenset({"CreateContainerError", "RunContainerError", "ImageInspectError"})
+RUNTIME_AWAY = (
+    *("transport", "error reading from server", "connection refused", "deadline exceeded", "is reserved for"),
+    *("ttrpc: closed", "connection reset"),
+)
 # What kubelet says in Events alone, with what was tried and what mends it; it tries again for ever, we do not.
 HINDRANCES = {
     **dict.fromkeys(
@@ -220,6 +226,8 @@ def _never_started(pod: PodObject, *, told: bool) -> tuple[PodPhase, str]:
         return PodPhase.LOST, _disruption(pod) or f"node {pod.node} refused it: {_clause(pod.said[1] or pod.said[0])}"
     if not pod.node and pod.refused is not None:
         return PodPhase.LOST, f"kube-scheduler found no place for it on the node that had room: {_clause(pod.refused)}"
+    if _is_of_runtime(pod):
+        return PodPhase.LOST, why_not_started(pod)
     if is_stuck(pod):
         return PodPhase.FAILED, why_not_started(pod)
     if is_hindered(pod):
@@ -232,6 +240,8 @@ def why_not_started(pod: PodObject) -> str:
     """Tell why a container of a pod cannot start, and what would mend it."""
     reason, message = pod.waiting or ("", "")
     said = _clause(message or reason)
+    if _is_of_runtime(pod):
+        return f"the container runtime of {pod.node} did not answer: {said}"
     if reason in PULL or reason == "ErrImageNeverPull":
         return (
             f"the image {pod.image} cannot be pulled on {pod.node}: {said}; check its name and tag, and for a private "
@@ -247,7 +257,15 @@ def why_not_started(pod: PodObject) -> str:
 def _is_final(pod: PodObject) -> bool:
     """Another try of what is stuck would end as this one did."""
     reason, message = pod.waiting or ("", "")
+    if _is_of_runtime(pod):
+        return False
     return reason in NEVER or any(word in message.lower() for word in HOPELESS)
+
+
+def _is_of_runtime(pod: PodObject) -> bool:
+    """Return whether its container waits for the runtime of its node, and not for anything of its own."""
+    reason, message = pod.waiting or ("", "")
+    return reason in RUNTIME_CALLS and any(word in message for word in RUNTIME_AWAY)
 
 
 def _disruption(pod: PodObject) -> str | None:
