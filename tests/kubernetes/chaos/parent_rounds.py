@@ -32,6 +32,7 @@ class RelayRound(Round):
     kind: ClassVar[str] = "Relay"
     children: ClassVar[tuple[str, ...]] = tuple(f"relay-{leg}" for leg in LEGS)
     num_deeds: ClassVar[tuple[int, int]] = (3, 6)
+    faults: ClassVar[tuple[str, ...]] = FAULTS
 
     uid: str = ""
     intent: Intent = Intent.RUN
@@ -40,6 +41,16 @@ class RelayRound(Round):
         """A parent, and then trouble; half of the time it is suspended in between, now and then it is deleted."""
         rng = self.rng
         fakes = {"fake/start": f"{rng.choice((0, 100, 500))}ms", "fake/run": f"{rng.choice((300, 1000))}ms"}
+        self.uid = self.submit_parent(fakes)
+        for _ in range(rng.randint(*self.num_deeds)):
+            time.sleep(rng.uniform(0.02, 0.8))
+            name = rng.choice(self.faults if rng.random() < 0.7 else ("suspend_parent", "resume_parent"))
+            self._tell(name)
+            getattr(self, name)()
+        self.world.repair()
+
+    def submit_parent(self, fakes: dict[str, str]) -> str:
+        """Submit the parent, of runs whose pods have these annotations; its uid."""
         leg = Training(
             name="leg",
             run="work",
@@ -48,13 +59,7 @@ class RelayRound(Round):
             grace_s=2.0,
             kubernetes=overlay({"metadata": {"annotations": fakes}}),
         )
-        self.uid = self.world.user.submit(self.spec(leg)).uid
-        for _ in range(rng.randint(*self.num_deeds)):
-            time.sleep(rng.uniform(0.02, 0.8))
-            name = rng.choice(FAULTS if rng.random() < 0.7 else ("suspend_parent", "resume_parent"))
-            self._tell(name)
-            getattr(self, name)()
-        self.world.repair()
+        return self.world.user.submit(self.spec(leg)).uid
 
     def spec(self, leg: Training) -> Relay | Sweep:
         """The parent of runs like this one."""

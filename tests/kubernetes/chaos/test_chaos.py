@@ -11,6 +11,7 @@ import pytest
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from tests.kubernetes.audit import requests
 from tests.kubernetes.chaos.parent_rounds import begin_relay, begin_sweep
+from tests.kubernetes.chaos.pipeline_rounds import begin_pipeline
 from tests.kubernetes.chaos.rounds import begin
 from tests.kubernetes.chaos.world import SYSTEM, World, a_world
 from tests.kubernetes.testcluster.errors import Unavailable
@@ -52,6 +53,17 @@ def test_no_fault_loses_or_doubles_one_of_forty_trials(seed: int, world: World) 
     round_.storm()
     round_.settle()
     round_.clear()
+
+
+@pytest.mark.parametrize("seed", rounds(few=0, many=1))
+def test_no_fault_loses_or_doubles_a_step_of_twelve(seed: int, world: World) -> None:
+    round_ = begin_pipeline(seed, world)
+    try:
+        round_.storm()
+        round_.settle()
+        round_.clear()
+    finally:
+        round_.drivers.stop()
 
 
 def test_the_operators_asked_for_nothing_that_their_roles_do_not_grant(world: World) -> None:

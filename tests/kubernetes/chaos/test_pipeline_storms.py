@@ -25,6 +25,7 @@ from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.roles import render_roles
+from fairlead.policy.kinds.slow_starts import LIMIT_S
 from fairlead.specs.overlay import RANKS
 from tests.kubernetes.chaos.reckoning import items, owner_of
 from tests.kubernetes.clusters import started
@@ -47,7 +48,7 @@ FAULTS = (
     *("kill_operator",) * 3, *("kill_program",) * 3, *("kill_driver",) * 2, "delete_driver", "delete_pod",
     *("kill_apiserver", "kill_etcd", "kill_kubelet") * 2, "kill_containerd", "kill_node",
 )  # fmt: skip
-PATIENCE_S = 480.0  # a busy machine takes its time over containers
+PATIENCE_S = LIMIT_S + 480.0  # a pod may be silent for as long as it may, and a busy machine takes its time
 FOLLOWERS = ("scheduler", "controller-manager")
 
 

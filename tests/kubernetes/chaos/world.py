@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.runs.informers import TRAININGS
 from tests.kubernetes.audit import Right, rights, token_of
 from tests.kubernetes.chaos.history import KEEP_HISTORY, STORED_AS_JSON, History
-from tests.kubernetes.loopback import Fault, FaultyProxy, LoseAnswer, Refuse, Stall, serving
+from tests.kubernetes.loopback import Fault, FaultyProxy, LoseAnswer, Refuse, Say, Stall, serving
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
@@ -52,6 +52,7 @@ class World:
 
     Attributes:
         granted: What the operators' roles let them ask.
+        logs_of_pods: What the logs of pods say that have no kubelet, by the path of their namespace's pods and by name.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class World:
         self.history = History(plane.etcd_url)
         self.client = Client(load_access((plane.kubeconfig(),)))
         self.user = KubernetesCluster(self.client)
+        self.logs_of_pods: dict[str, Callable[[str], str | None]] = {}
         self._proxies = proxies
         self._rng = random.Random("weather")
         self._lock = threading.Lock()
@@ -73,6 +75,11 @@ class World:
         """What the proxy does with a request in the weather of now."""
         if "watch=true" in path:
             return None
+        pods, _, rest = path.partition("/pods/")
+        name, _, what = rest.partition("/")
+        if what.startswith("log") and f"{pods}/pods" in self.logs_of_pods:
+            text = self.logs_of_pods[f"{pods}/pods"](name)
+            return None if text is None else Say(text)
         with self._lock:
             return self._rng.choice(self._weather)
 
