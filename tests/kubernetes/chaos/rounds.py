@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Object
-from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.manifests import driver_bundle, runtime_bundle
 from fairlead.errors import NameTaken
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
@@ -230,7 +230,8 @@ class Round:
             f"{kind}/{item['metadata']['name']}"
             for kind, path in paths.items()
             for item in self.world.client.items(path)
-            if item["metadata"]["name"] not in ("kube-root-ca.crt", bundle_name())
+            if item["metadata"]["name"]
+            not in ("kube-root-ca.crt", runtime_bundle.bundle_name(), driver_bundle.bundle_name())
         ]
 
     def _await(self, is_so: Callable[[], bool], found: list[str]) -> None:
