@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fairlead.policy.strategy.corrections import factor
 from fairlead.policy.strategy.gpus import MEASURED, TEXTBOOK, Coefficients
 from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.step_time import MEGATRON_2021, step_time
@@ -42,17 +43,6 @@ WITHIN_NODE = (*FITTED[:-1], "link_gb_s", "latency_ms", "logits_passes")
 # Standard deviation of errors, in logarithms, beyond which a row counts less; and of coefficients around the textbook.
 ROBUST, PRIOR = 0.05, 1.0
 STEPS = 8
-# As how many measured steps of one layer shape the estimate itself counts.
-SHRINKAGE = 0.1
-
-
-def corrected(estimated: float, seen: Iterable[tuple[float, float]]) -> float:
-    """An estimate after steps of the same layer shape were measured: (measured, estimated) in any unit of time.
-
-    Their mean ratio, shrunken towards 1 as if ``SHRINKAGE`` steps had confirmed the estimate.
-    """
-    logarithms = [math.log(measured / guess) for measured, guess in seen]
-    return estimated * math.exp(sum(logarithms) / (len(logarithms) + SHRINKAGE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +157,7 @@ def by_fifth(rows: Sequence[Row]) -> Iterator[Result]:
             by_shape[row.shape].append((row.measured_ms, estimate(row, on)))
         for row in rows:
             if row.row % FOLDS == part:
-                yield _result(row, corrected(estimate(row, on), by_shape[row.shape]), f"without fifth {part}")
+                yield _result(row, estimate(row, on) * factor(by_shape[row.shape]), f"without fifth {part}")
 
 
 def _result(row: Row, estimated_ms: float, fold: str) -> Result:

@@ -10,7 +10,7 @@ from fairlead.policy.strategy.gpus import find
 from fairlead.policy.strategy.resolution import ranked, resolve, transformer_of
 from fairlead.policy.strategy.search import Hardware, Wanted, assess, does_not_fit, search
 from fairlead.policy.strategy.split import Split
-from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard
+from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard, SplitCandidate
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 
@@ -118,3 +118,50 @@ def test_a_config_is_read_and_keys_win_over_it() -> None:
     config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100, "n_ctx": 32}
     model = transformer_of(ModelShape(layers=6), config)
     assert (model.layers, model.hidden, model.sequence) == (6, 64, 32)
+
+
+def test_probe_has_the_best_of_what_fits_tried() -> None:
+    spec = training(Parallel(choose=Choose.AUTO, batch=64, probe=3))
+    found = resolve(spec, None)
+    candidates = found.parallel.candidates
+    assert (found.parallel.choose, found.parallel.probe, found.parallel.batch) == (None, None, 64)
+    applied = [each for each in ranked(spec, None, None).found if each.fits and each.split.pipeline == 1][:3]
+    assert [each.estimate_s for each in candidates.values()] == [
+        float(f"{each.time.total / 1000:.4g}") for each in applied
+    ]
+    assert next(iter(candidates)) == "data4-tensor2-shard-gradients"
+    assert found.note.startswith("parallel: tries data 4 with gradients sharded, tensor 2, micro-batch ")
+    assert resolve(training(found.parallel), None).parallel == found.parallel
+
+
+def test_where_one_split_alone_fits_nothing_is_tried() -> None:
+    asked = Parallel(choose=Choose.AUTO, batch=64, probe=3, tensor=8)
+    found = resolve(training(asked), None)
+    assert found.parallel.candidates == {}
+    assert found.parallel.tensor == 8
+    assert "the only one that fits" in found.note
+
+
+def test_ranks_without_gpus_try_what_is_put_in_an_order_and_told_no_time() -> None:
+    spec = training(Parallel(choose=Choose.AUTO, batch=16, probe=3))
+    spec = replace(spec, resources=Resources(), ranks_per_node=4)
+    candidates = resolve(spec, None).parallel.candidates
+    assert len(candidates) == 3
+    assert {each.estimate_s for each in candidates.values()} == {None}
+    assert {(each.data or 0) * (each.tensor or 0) for each in candidates.values()} == {4}
+
+
+def test_candidates_that_a_person_names_are_made_complete_or_refused() -> None:
+    asked = Parallel(batch=64, candidates={"whole": SplitCandidate(), "halves": SplitCandidate(tensor=2)})
+    found = resolve(training(asked), None).parallel.candidates
+    assert found["halves"] == SplitCandidate(
+        data=4, shard=Shard.NONE, tensor=2, pipeline=1, micro_batch=16, recompute=Recomputed.NONE
+    )
+    for wrong, said in (
+        (replace(asked, batch=None), "give `batch` too"),
+        (replace(asked, choose=Choose.AUTO), "leave out `choose` and `probe`"),
+        (replace(asked, candidates={"odd": SplitCandidate(tensor=3)}), "parallel.candidates.odd: data 2 x tensor 3"),
+        (Parallel(probe=2), "add that, or name splits"),
+    ):
+        with pytest.raises(Conflict, match=said):
+            resolve(training(wrong), None)

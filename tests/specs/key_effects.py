@@ -53,6 +53,7 @@ from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
 from fairlead.policy.serving.latency_scaling import service_of, shares
 from fairlead.policy.serving.replica_count import wanted_replicas
 from fairlead.policy.serving.routes import places_here, routes
+from fairlead.policy.strategy.probing import describe_probing
 from fairlead.policy.strategy.resolution import ranked, resolve
 from fairlead.specs.fleet import Fleet
 from fairlead.specs.formats.reading import parse
@@ -73,7 +74,21 @@ from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, He
 from fairlead.state.plan import Change
 from fairlead.state.pool_demand import PoolDemand
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
-from fairlead.state.snapshot import Gpu, Grant, Intent, Node, Phase, Pod, PodPhase, Snapshot, Spending, Workload
+from fairlead.state.snapshot import (
+    Gpu,
+    Grant,
+    Intent,
+    Node,
+    Phase,
+    Pod,
+    PodPhase,
+    Probed,
+    Probing,
+    Snapshot,
+    Spending,
+    Workload,
+)
+from fairlead.state.split_probing import subject
 from fairlead.traces.arrivals import Arrival
 from tests.builders import GIB, node, status, training
 from tests.kubernetes.builders import SETTINGS, UID, a_creation, a_workload
@@ -270,6 +285,15 @@ def the_split(spec: Training, config: Any) -> object:
     return found.note, local_pod(replace(spec, parallel=found.parallel))
 
 
+OF_64 = {"parallel.batch": 64}
+
+
+def the_candidates(spec: Training) -> object:
+    """The splits that a run tries, as `status` shows them once one was tried."""
+    tried = Probing(of=subject(spec), tried=(Probed(name="step", step_s=1.5),))
+    return describe_probing(spec, tried)
+
+
 def shared_devices(way: Sharing) -> tuple[Gpu, ...]:
     return tuple(
         Gpu(uuid=f"{way}-{n}", model="A100", memory_bytes=40 * 10**9, milli=500, divisible=False, shared_by=way)
@@ -391,6 +415,14 @@ EFFECTS["Training"] = [
     Effect("parallel.micro_batch", None, 2, with_config(the_split), {**MODEL, "parallel.batch": 64}),
     Effect("parallel.recompute", None, "full", with_config(the_split), MODEL),
     Effect("parallel.batch", None, 64, with_config(the_split), MODEL),
+    Effect("parallel.probe", None, 3, with_config(the_split), {**MODEL, **OF_64, "parallel.choose": "auto"}),
+    Effect("parallel.candidates.*.data", 8, 4, local_pod, {**OF_64, "parallel.candidates.*.tensor": 2}),
+    Effect("parallel.candidates.*.shard", None, "parameters", local_pod, OF_64),
+    Effect("parallel.candidates.*.tensor", None, 2, local_pod, OF_64),
+    Effect("parallel.candidates.*.pipeline", None, 2, kubernetes_pod, OF_64),
+    Effect("parallel.candidates.*.micro_batch", None, 2, local_pod, OF_64),
+    Effect("parallel.candidates.*.recompute", None, "full", local_pod, OF_64),
+    Effect("parallel.candidates.*.estimate", "1s", "2s", the_candidates, OF_64),
 ]  # fmt: skip
 
 # Teams ----------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.gpu_measurement import read_measured
 from fairlead.control.model_config import read_config
+from fairlead.control.step_times import known_steps
 from fairlead.control.step_tracing import TracedStage, trace
 from fairlead.errors import Conflict, UnknownModel
 from fairlead.policy.strategy import torch_memory
@@ -18,6 +19,8 @@ from fairlead.policy.strategy.step_time import UNSEEN
 from fairlead.specs.parallel import Parallel
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
+from fairlead.state.split_probing import order, split_of_candidate
+from fairlead.text.quantities import plural
 
 MOST_ROWS = 12
 HEADERS = ("DATA", "SHARD", "TENSOR", "PIPELINE", "MICRO-BATCH", "RECOMPUTE", "GIB", "STEP", "$/1000 STEPS", "WHY")
@@ -66,7 +69,10 @@ def _traces(spec: Training, directory: Path) -> list[tuple[TracedStage, float | 
     estimates: tuple[StageMemory, ...] = ()
     config = read_config(spec, directory)
     if spec.parallel is not None:
-        spec = replace(spec, parallel=resolve(spec, config, read_measured()).parallel)
+        parallel = resolve(spec, config, read_measured()).parallel
+        if parallel.candidates:  # the one that is tried first
+            parallel = split_of_candidate(parallel, order(parallel)[0])
+        spec = replace(spec, parallel=parallel)
     with contextlib.suppress(UnknownModel):  # then there is nothing to compare with
         if spec.model is not None:
             split = split_of(spec.parallel or Parallel(data=spec.world_size))
@@ -84,7 +90,8 @@ def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) 
 
 def _ranking(cluster: ClusterClient, spec: Training, directory: Path | None) -> Ranking:
     price = None if cluster.has_containers else _price_of(spec, cluster.nodes())
-    return ranked(spec, read_config(spec, directory), price, read_measured())
+    measured = read_measured()
+    return ranked(spec, read_config(spec, directory), price, measured, known_steps(cluster, measured))
 
 
 def _price_of(spec: Training, nodes: tuple[Node, ...]) -> float | None:
@@ -111,6 +118,8 @@ def _described(name: str, ranking: Ranking) -> list[str]:
         lines.append(f"and {more} more")
     low, high = UNSEEN
     source = on.coefficients.source
+    if on.factors:
+        source += f", corrected for {plural(len(on.factors), 'layer shape')} by steps that were measured"
     lines.append(f"{name}: nine in ten steps take {low:g} to {high:g} times their estimate, by {source}")
     if ranking.own is not None:
         told = ranking.lack or f"needs {ranking.own.memory.needed / GIB:.0f} GiB, {ranking.own.time.total / 1000:.3g} s"

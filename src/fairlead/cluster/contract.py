@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from fairlead.runtime.rendezvous import FIRST_PORT
 from fairlead.specs.training import LISTING, Framework
 from fairlead.state.snapshot import Workload, is_replica
+from fairlead.state.split_probing import untried
 
 if TYPE_CHECKING:
     from fairlead.specs.serving import Replica
@@ -59,6 +60,8 @@ def environment(
         env["FAIRLEAD_ELASTIC"] = "1"
     if spec.parallel is not None:
         env["FAIRLEAD_PARALLEL"] = json.dumps({name: getattr(spec.parallel, name) for name in PARALLEL_PARTS})
+    if untried(workload.spec, workload.status.probing):
+        env["FAIRLEAD_PROBE"] = "1"
     if spec.checkpoint.every_s is not None:
         env["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
     if spec.checkpoint.every_steps is not None:

@@ -14,6 +14,7 @@ from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.kinds.table import map_runs, parent_of
 from fairlead.policy.placement.placement import why_never
 from fairlead.specs.overlay import Overlay
+from fairlead.specs.parallel import Choose
 from fairlead.specs.resources import NOT_IN_PODS, ONLY_BY_LEAST_WORK
 from fairlead.specs.training import Elastic, Training
 from fairlead.specs.workload import PIPELINE_VARIABLE, WorkloadSpec
@@ -27,6 +28,7 @@ IGNORABLE = ("image", "shm")
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from fairlead.policy.strategy.corrections import MeasuredStep
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.serving import Serving
 
@@ -154,7 +156,13 @@ def _admit_run(
         from fairlead.control.model_config import read_config
         from fairlead.policy.strategy.resolution import resolve
 
-        resolved = resolve(prepared.spec, read_config(prepared.spec, directory), read_measured())
+        measured = read_measured()
+        steps: tuple[MeasuredStep, ...] = ()
+        if prepared.spec.parallel.choose is Choose.AUTO:
+            from fairlead.control.step_times import known_steps
+
+            steps = known_steps(cluster, measured)
+        resolved = resolve(prepared.spec, read_config(prepared.spec, directory), measured, steps)
         divided = replace(prepared.spec, parallel=resolved.parallel)
         prepared = replace(prepared, spec=divided, notes=(*prepared.notes, resolved.note))
     if prepared.spec.checkpoint.is_in_memory:

@@ -73,6 +73,10 @@ def _marks(pod: Pod, progress: Progress | None, begin: int, end: int) -> Iterato
     ended_well = pod.phase is PodPhase.SUCCEEDED and pod.terminating_since is None
     is_lost = pod.phase.is_final and not ended_well
     yield Use.STARTING, begin
+    if progress is not None and progress.probe_attempt == pod.attempt:
+        # It measured a split, and trained nothing.
+        yield Use.STARTING, end
+        return
     yield Use.PRODUCTIVE, started
     if is_lost:
         yield Use.REDONE, min(saved, worked)

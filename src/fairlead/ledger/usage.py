@@ -18,9 +18,9 @@ DAY_MS = 24 * HOUR_MS
 class Use(StrEnum):
     """A use of a part of a node. Each moment of each part is one of these.
 
-    The first six are of runs. ``REDONE`` is work that was lost with a pod and has to be done again; ``STALLED`` is a
-    hang, or the time between a stop notice and the end in which nothing was saved; ``IDLE_IN_RUN`` is held by a run
-    that leaves its GPUs idle. The others belong to no run.
+    The first six are of runs. ``STARTING`` is also a start that only measures a split; ``REDONE`` is work that was
+    lost with a pod and has to be done again; ``STALLED`` is a hang, or the time between a stop notice and the end in
+    which nothing was saved; ``IDLE_IN_RUN`` is held by a run that leaves its GPUs idle. The others belong to no run.
     """
 
     PRODUCTIVE = "productive"

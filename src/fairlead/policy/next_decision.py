@@ -16,6 +16,7 @@ from fairlead.policy.selection.slowdowns import is_colocated, settles_at
 from fairlead.state.capacity_requests import PATIENCE_S
 from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Phase, Snapshot, Workload
+from fairlead.state.split_probing import untried
 
 
 def next_decision_at(snapshot: Snapshot, now: float, timed: Iterable[Workload] | None = None) -> float:
@@ -39,6 +40,7 @@ def depends_on_time(workload: Workload) -> bool:
         or status.ask_again_at is not None
         or spec.most_nodes is not None
         or spec.capacity.auto
+        or bool(untried(spec, status.probing))
     )
 
 
@@ -64,6 +66,10 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
             yield since + PATIENCE_S
         if status.phase is Phase.PENDING and status.ask_again_at is not None:
             yield status.ask_again_at
+        if status.phase is Phase.RUNNING and untried(spec, status.probing):
+            from fairlead.policy.strategy.probing import MOST_S  # here, since few runs try splits
+
+            yield status.since + MOST_S
         yield next_look(workload, now)
         if spec.capacity.auto and not status.phase.is_final:
             yield spot_deadline.next_tick(workload, now)

@@ -36,6 +36,7 @@ class Environment:
         parallel: The split of a step as JSON, as ``parallel.read_split`` takes it; None when the spec says none.
         terminate_on_nan: A loss that is no finite number ends the program.
         traced: The program runs with fake tensors, to count what it would allocate.
+        probed: This start only measures how long a step of its split takes.
         members_dir: Where ranks meet that go on in place when one is killed; None where all start again then.
         elastic: The next start of the run may have another number of ranks, as its spec says.
     """
@@ -66,6 +67,7 @@ class Environment:
     elastic: bool = False
     parallel: str | None = None
     traced: bool = False
+    probed: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -132,6 +134,7 @@ def read_environment(
         elastic=environ.get("FAIRLEAD_ELASTIC") == "1",
         parallel=environ.get("FAIRLEAD_PARALLEL") or None,
         traced=environ.get("FAIRLEAD_TRACED") == "1",
+        probed=environ.get("FAIRLEAD_PROBE") == "1",
     )
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fairlead.runtime.checkpoint.memory_saves import MemorySaves
     from fairlead.runtime.elastic.steps import Steps
     from fairlead.runtime.parallelism.parallelize import Precision
+    from fairlead.runtime.parallelism.probing import Probe
     from fairlead.runtime.parallelism.step import Step
     from fairlead.runtime.parallelism.tracing import Tracer
 
@@ -137,6 +138,7 @@ class Run:
         self._backend: str | None = None
         self._membership: Membership | None = None
         self._has_loop = False
+        self._probe = _new_probe() if environment.probed else None
 
     @property
     def rank(self) -> int:
@@ -238,6 +240,8 @@ class Run:
         tracer = self._tracer()
         if tracer is not None:
             tracer.step()
+        if self._probe is not None:
+            self._probed(self._probe, is_enough=self._probe.begins())
         return self._step_of(model).forward_backward(inputs, targets, loss)
 
     def clip_gradients(self, model: "torch.nn.Module", most: float) -> "torch.Tensor":
@@ -247,6 +251,25 @@ class Run:
             Misuse: The model is not from ``parallelize``.
         """
         return self._step_of(model).clip_gradients(most)
+
+    def _probed(self, probe: "Probe", *, is_enough: bool) -> None:
+        """Show that a start that measures a split goes on; end the program when enough is measured.
+
+        Raises:
+            Stopped: A stop notice came.
+        """
+        if self.stop_requested:
+            self._tell_stop()
+            raise Stopped(0, saved=False)
+        if probe.is_news:
+            self._reporter.fact(probe_steps=probe.steps)
+        if is_enough:
+            self._tell_probe(probe)
+            raise SystemExit(0)
+
+    def _tell_probe(self, probe: "Probe") -> None:
+        if self.rank == 0 and probe.step_s is not None:
+            self._reporter.fact(probe_attempt=self.attempt, probe_step_s=probe.step_s)
 
     def _step_of(self, model: "torch.nn.Module") -> "Step":
         step = self._steps.get(id(model))
@@ -380,7 +403,7 @@ class Run:
             raise Misuse("give run.resume() the objects to restore, as in resume(model=m), or load=, one of the two")
         self._content = self._new_content(load, state, self._links.saving)
         self._state = state
-        if self._environment.traced or self._comes_back():
+        if self._environment.traced or self._probe is not None or self._comes_back():
             return 0
         place, origin = self._environment.checkpoint_to, self._environment.checkpoint_from
         if place is None:
@@ -514,6 +537,9 @@ class Run:
             check_number("loss", loss)
         for name, value in metrics.items():
             check_number(name, value)
+        if self._probe is not None:
+            self._probed(self._probe, is_enough=self._probe.progressed())
+            return
         self._reporter.progress(
             step, total=total, loss=loss, epoch=epoch, samples=samples, tokens=tokens, metrics=metrics
         )
@@ -558,7 +584,7 @@ class Run:
             AgreementFailed: A rank is gone, or at another step.
         """
         self._expect_entered()
-        if self._environment.traced:
+        if self._environment.traced or self._probe is not None:
             return
         if self._last_step is None:
             self._reporter.fact(saves_failed=0)
@@ -647,6 +673,8 @@ class Run:
             raise LossNotFinite(f"the loss is not finite at step {step}: {loss}")
 
     def _finish(self, error: BaseException | None) -> None:
+        if error is None and self._probe is not None:
+            self._tell_probe(self._probe)
         if error is None:
             self._reporter.look()
             try:
@@ -862,6 +890,13 @@ class Run:
         # Nothing else: the handler may run in the middle of a report that holds its lock.
         if self._stop_at is None:
             self._stop_at = time.monotonic()
+
+
+def _new_probe() -> "Probe":
+    # Not at the top: few starts measure a split.
+    from fairlead.runtime.parallelism.probing import Probe
+
+    return Probe()
 
 
 class _LoopHost:

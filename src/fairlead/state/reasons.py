@@ -21,6 +21,8 @@ class Code(StrEnum):
     HANDED_OVER = "HandedOver"
     START_DELAYED = "StartDelayed"
     RANKS_STARTED = "RanksStarted"
+    SPLIT_PROBED = "SplitProbed"
+    SPLIT_CHOSEN = "SplitChosen"
     COMPLETED = "Completed"
     PROGRAM_FAILED = "ProgramFailed"
     OUT_OF_MEMORY = "OutOfMemory"

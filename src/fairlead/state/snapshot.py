@@ -254,6 +254,8 @@ class Progress:
         checkpoint_interval_why: What it chose that by.
         saving_s: Seconds of this start in which the program waited for its checkpoints; None while it makes none.
         loading_s: Seconds of this start in which it waited for data, of what it takes from ``run.batches``.
+        probe_attempt: The start whose split ``probe_step_s`` was measured with; None before any was.
+        probe_step_s: Seconds that a step took there.
     """
 
     step: int | None = None
@@ -275,6 +277,8 @@ class Progress:
     checkpoint_interval_why: str | None = None
     saving_s: float | None = None
     loading_s: float | None = None
+    probe_attempt: int | None = None
+    probe_step_s: float | None = None
     asks: tuple[StepAsked, ...] = ()
     seen: str | None = None
     drift: DriftSeen | None = None
@@ -334,6 +338,36 @@ class Pace:
     beside: tuple[str, ...] = ()
     since: float
     rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """A split that was tried.
+
+    Attributes:
+        step_s: Seconds that a step took; None where it came to none.
+        problem: Why it came to none.
+    """
+
+    name: str
+    step_s: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probing:
+    """The splits of a run that were tried, in their order.
+
+    Attributes:
+        of: The splits and the number of ranks that this is about, in a few characters: it holds for no others.
+        chosen: The one that is kept; None while some are still to be tried.
+        kills: How often the one that is tried now was killed, or hung.
+    """
+
+    of: str
+    tried: tuple[Probed, ...] = ()
+    chosen: str | None = None
+    kills: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,6 +490,7 @@ class Status:
         paces: Of a run that may be colocated, how fast it went beside whom; the newest last.
         assigned: Where the last round of sharing sent it; None where none has had anything to say of it.
         avoids: Nodes that have not started its pods since it last ran; it goes elsewhere where there is room.
+        probing: Of a run with several splits to try, what was found of them; None before the first is over.
     """
 
     phase: Phase
@@ -495,6 +530,7 @@ class Status:
     paces: tuple[Pace, ...] = ()
     assigned: Assignment | None = None
     avoids: tuple[str, ...] = ()
+    probing: Probing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -520,9 +556,14 @@ class Workload(Generic[Spec_co]):
 
     @property
     def gang(self: "Workload") -> Training:
-        """The spec with the size of the current or latest start; before the first of an elastic gang, its smallest."""
+        """The spec with the size and the split of the current or latest start; before the first of an elastic gang, its
+        smallest."""
         if self.spec.most_nodes is None:
-            return self.spec
+            if self.spec.parallel is None or not self.spec.parallel.candidates:
+                return self.spec
+            from fairlead.state.split_probing import in_force  # here, since few runs try splits
+
+            return replace(self.spec, parallel=in_force(self.spec, self.status.probing))
         return self.spec.at(self.status.nodes or self.spec.nodes)
 
     def is_told_by(self, pod: Pod) -> bool:

@@ -261,10 +261,21 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     dropped = cluster.dropped_output(workload)
     if dropped:
         facts.append(("output", describe_dropped(dropped)))
+    facts += _splits(workload)
     own = "the operator's place for checkpoints" if cluster.has_containers else "the directory of its files"
     facts.append(("checkpoints", _checkpoints(spec, own, workload.progress)))
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
     return facts
+
+
+def _splits(workload: Workload) -> list[tuple[str, str]]:
+    """Say how far a run is with the splits that it tries, a line for each."""
+    spec = workload.spec
+    if spec.parallel is None or not spec.parallel.candidates:
+        return []
+    from fairlead.policy.strategy.probing import describe_probing  # here and not above: few runs try splits
+
+    return [("split", f"\n{'':<15}".join(describe_probing(spec, workload.status.probing)))]
 
 
 def _company(cluster: ClusterClient, workload: Workload) -> "Company | None":

@@ -78,6 +78,11 @@ class Home:
         return self.path / "catalogue.csv"
 
     @property
+    def steps(self) -> Path:
+        """The steps of runs that were measured."""
+        return self.path / "steps.json"
+
+    @property
     def gpus(self) -> Path:
         """Return the file of what `fairlead doctor --gpu` measured."""
         return self.path / "gpus.json"

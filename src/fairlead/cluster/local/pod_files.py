@@ -163,6 +163,8 @@ def progress_of(report: dict[str, Any]) -> Progress:
         checkpoint_interval_why=str(why) if (why := report.get("checkpoint_interval_why")) else None,
         saving_s=_number(report.get("saving_s")),
         loading_s=_number(report.get("loading_s")),
+        probe_attempt=_whole(report.get("probe_attempt")),
+        probe_step_s=_number(report.get("probe_step_s")),
         asks=_asks(report.get("asks")),
         seen=str(seen) if (seen := report.get("seen")) else None,
         drift=_drift(report.get("drift")),

@@ -45,6 +45,7 @@ from fairlead.state.snapshot import (
     is_leaf,
     with_requests,
 )
+from fairlead.state.split_probing import in_force
 
 
 class SimulatedCluster:
@@ -209,6 +210,10 @@ class SimulatedCluster:
 
     def _submit(self, uid: str, spec: Spec, parent: str | None) -> Workload[Spec]:
         state, now = self._state, self.clock.now()
+        parallel = getattr(spec, "parallel", None)
+        if isinstance(spec, Training) and parallel is not None and parallel.candidates:
+            # Programs here know no split, and would be ruled out one after another.
+            spec = replace(spec, parallel=in_force(spec, None))
         workload: Workload[Spec] = Workload(
             uid=uid,
             spec=spec,

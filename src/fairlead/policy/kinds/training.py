@@ -4,6 +4,7 @@ Placing it is another matter, and that of all that wait.
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fairlead.policy.disruption.node_reclaims import reclaim
 from fairlead.policy.kinds import checkpoint_health as checkpoints
@@ -24,7 +25,11 @@ from fairlead.specs.training import DECADE_S, Training
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Progress, Requests, Snapshot, Workload
+from fairlead.state.split_probing import untried
 from fairlead.text.quantities import describe_duration, plural
+
+if TYPE_CHECKING:
+    from fairlead.policy.strategy.probing import Verdict
 
 # The other ranks of a failed gang wait in a collective that cannot end; they get this long to write their last lines.
 TEARDOWN_GRACE_S = 1.0
@@ -167,6 +172,12 @@ def _watch(
         failure = Failure(blame=Blame.INFRASTRUCTURE, reason=gone)
     if failure is not None and failure.blame is Blame.QUOTA:
         return _withdraw(workload, live, failure.reason, now)
+    if untried(workload.spec, status.probing):
+        from fairlead.policy.strategy.probing import follow  # here, since few runs try splits
+
+        tried = follow(workload, own, failure, now)
+        if tried is not None:
+            return _after_probe(workload, live, tried, now)
     if failure is not None:
         larger = more_memory(workload, snapshot.nodes) if failure.reason.code is Code.OUT_OF_MEMORY else None
         if larger is not None:
@@ -194,6 +205,24 @@ def _watch(
     if status.phase is Phase.STARTING:
         return _tell_delay(workload, own, now)
     return idleness.act(workload, live, snapshot.nodes, now) or _warn(workload, snapshot, now)
+
+
+def _after_probe(workload: Workload, live: tuple[Pod, ...], verdict: "Verdict", now: float) -> Change:
+    """Start a run anew with the next split that it tries, or with the one that it keeps; no failure is counted."""
+    status = workload.status
+    if verdict.failure is not None:
+        counts = {"program_failures": status.program_failures, "disruptions": status.disruptions}
+        over = GiveUp(why="there is no other split to try", **counts)
+        return after_failure(workload, live, verdict.failure, over, now, probing=verdict.probing)
+    moved = move(
+        status, Phase.RESTARTING, verdict.reason, now,
+        attempt=status.attempt + 1, retry_at=now, ran_s=status.ran_s, probing=verdict.probing,
+    )  # fmt: skip
+    return replace(
+        change_to(workload, moved),
+        terminate=notices(live, min(TEARDOWN_GRACE_S, workload.spec.grace_s)),
+        event=Event(type=verdict.reason.code.value, reason=verdict.reason),
+    )
 
 
 def _began(pods: tuple[Pod, ...], now: float) -> float:

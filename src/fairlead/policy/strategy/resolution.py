@@ -1,23 +1,28 @@
 """Completes what a Training says of its model and its split: the ranks divided, what is open chosen or plain."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from fairlead.errors import CannotFit, Conflict, UnknownModel
 from fairlead.frozen import dataclass
+from fairlead.policy.strategy.corrections import MeasuredStep, factors
 from fairlead.policy.strategy.gpus import GPUS, Gpu, MeasuredGpu, as_gpu, find, find_measured
 from fairlead.policy.strategy.memory import GIB
 from fairlead.policy.strategy.search import Candidate, Hardware, Wanted, assess, does_not_fit, search
 from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.transformer import WIDTH_FACTOR, Transformer, hugging_face
-from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard
+from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard, SplitCandidate
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
+from fairlead.state.split_probing import PARTS, order, split_of_candidate
 from fairlead.text.quantities import plural
 
 ZERO = {Shard.NONE: 0, Shard.GRADIENTS: 2, Shard.PARAMETERS: 3}
 SHARDS = {stage: shard for shard, stage in ZERO.items()}
+# By which splits over ranks without GPUs are put in an order before they are measured; nothing else goes by it.
+CPU = Gpu(names=("CPU",), memory_bytes=0.0, peak_tflops=0.2, memory_gb_s=20.0, link_gb_s=2.0, processors=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +59,24 @@ def transformer_of(shape: ModelShape, config: Mapping[str, Any] | None) -> Trans
     return hugging_face(own, shape.sequence)
 
 
-def hardware_of(spec: Training, price_per_hour: float | None = None, measured: Sequence[MeasuredGpu] = ()) -> Hardware:
+def hardware_of(
+    spec: Training,
+    price_per_hour: float | None = None,
+    measured: Sequence[MeasuredGpu] = (),
+    steps: Sequence[MeasuredStep] = (),
+) -> Hardware:
     """Return what a run asks for; ``price_per_hour`` in dollars for one node.
+
+    Args:
+        steps: That were measured before.
 
     Raises:
         Conflict: It names no GPU that is known, or not one GPU for each rank.
     """
+    if spec.resources.gpu is None and spec.parallel is not None and spec.parallel.probe is not None:
+        node, memory = spec.ranks_on_each_node, spec.resources.memory_bytes
+        of_each = math.inf if memory is None else memory / node
+        return Hardware(gpu=replace(CPU, memory_bytes=of_each), gpus=spec.world_size, node=node)
     gpu, found = gpu_of(spec.resources, measured)
     request = spec.resources.gpu
     if request is None or request.milli % 1000 or spec.ranks_on_each_node != request.num_devices:
@@ -70,6 +87,7 @@ def hardware_of(spec: Training, price_per_hour: float | None = None, measured: S
         node=spec.ranks_on_each_node,
         price_per_hour=None if price_per_hour is None else price_per_hour * spec.nodes,
         measured=found,
+        factors=factors(steps, gpu.names[0]),
     )
 
 
@@ -110,8 +128,13 @@ def wanted_of(spec: Training, *, pipelines: bool = True) -> Wanted:
     )
 
 
-def resolve(spec: Training, config: Mapping[str, Any] | None, measured: Sequence[MeasuredGpu] = ()) -> Resolved:
-    """Fill in what ``spec.parallel`` leaves open, by what was measured of GPUs where anything was.
+def resolve(
+    spec: Training,
+    config: Mapping[str, Any] | None,
+    measured: Sequence[MeasuredGpu] = (),
+    steps: Sequence[MeasuredStep] = (),
+) -> Resolved:
+    """Fill in what ``spec.parallel`` leaves open, by what was measured of GPUs and of steps where anything was.
 
     Raises:
         Conflict: The parts do not multiply to the ranks, or it is not known what to choose by.
@@ -121,8 +144,14 @@ def resolve(spec: Training, config: Mapping[str, Any] | None, measured: Sequence
     asked = spec.parallel or Parallel()
     if spec.most_nodes is not None:
         raise Conflict("parallel: a split is of a fixed number of ranks; give `nodes` one number")
+    if asked.candidates:
+        return _with_candidates(spec, asked)
     if asked.choose is Choose.AUTO:
-        return _chosen(spec, config, measured)
+        return _chosen(spec, config, measured, steps)
+    if asked.probe is not None:
+        raise Conflict(
+            "parallel.probe: it tries the best of what `choose: auto` finds; add that, or name splits in `candidates`"
+        )
     tensor, pipeline = asked.tensor or 1, asked.pipeline or 1
     data = asked.data or max(1, spec.world_size // (tensor * pipeline))
     if data * tensor * pipeline != spec.world_size:
@@ -147,10 +176,33 @@ def resolve(spec: Training, config: Mapping[str, Any] | None, measured: Sequence
     return Resolved(parallel=whole, note=f"parallel: {describe(split_of(whole))}")
 
 
-def _chosen(spec: Training, config: Mapping[str, Any] | None, measured: Sequence[MeasuredGpu]) -> Resolved:
+def _with_candidates(spec: Training, asked: Parallel) -> Resolved:
+    """Fill in what splits leave open that a person has named."""
+    if asked.choose is not None or asked.probe is not None:
+        raise Conflict("parallel.candidates: these are the splits to try; leave out `choose` and `probe`")
+    if asked.batch is None:
+        raise Conflict("parallel.candidates: give `batch` too, so that a step of each has as many samples")
+    whole = {}
+    for name in order(asked):
+        try:
+            parts = resolve(replace(spec, parallel=split_of_candidate(asked, name)), None).parallel
+        except Conflict as error:
+            raise Conflict(f"parallel.candidates.{name}: {str(error).removeprefix('parallel: ')}") from error
+        own = {part: getattr(parts, part) for part in PARTS}
+        whole[name] = SplitCandidate(**own, estimate_s=asked.candidates[name].estimate_s)
+    note = f"parallel: tries {plural(len(whole), 'split')} for a few steps each, and keeps the fastest"
+    return Resolved(parallel=replace(asked, candidates=whole), note=note)
+
+
+def _chosen(
+    spec: Training,
+    config: Mapping[str, Any] | None,
+    measured: Sequence[MeasuredGpu],
+    steps: Sequence[MeasuredStep],
+) -> Resolved:
     if spec.model is None:
         raise Conflict("parallel: auto chooses by the model; describe it with `model`, such as `model: config.json`")
-    model, on = transformer_of(spec.model, config), hardware_of(spec, measured=measured)
+    model, on = transformer_of(spec.model, config), hardware_of(spec, measured=measured, steps=steps)
     # What `run.parallelize` cannot apply is never chosen unasked.
     wanted = wanted_of(spec, pipelines=False)
     found = [each for each in search(model, on, wanted) if _is_applied(each.split)]
@@ -162,18 +214,46 @@ def _chosen(spec: Training, config: Mapping[str, Any] | None, measured: Sequence
     best = found[0]
     if not best.fits:
         raise CannotFit(f"parallel: the smallest split, {describe(best.split)}, {does_not_fit(model, best, on)}")
-    split = best.split
-    whole = Parallel(
+    fitting = [each for each in found if each.fits]
+    probe = 1 if spec.parallel is None else spec.parallel.probe or 1
+    if probe > 1 and len(fitting) > 1:
+        # Without GPUs the order is all that is known.
+        is_known = on.gpu.names != CPU.names
+        candidates = {name_of(each.split): _candidate(each, is_known=is_known) for each in fitting[:probe]}
+        tried = " and ".join(describe(each.split) for each in fitting[:probe])
+        why = f"parallel: tries {tried} for a few steps each, and keeps the fastest"
+        return Resolved(parallel=Parallel(batch=wanted.batch, candidates=candidates), note=why)
+    whole = _parallel(best.split, wanted.batch)
+    needed = f", {best.memory.needed / GIB:.0f} GiB on each GPU"
+    why = f"the fastest of {len(found)} by estimate{needed}" if probe == 1 else f"the only one that fits{needed}"
+    return Resolved(parallel=whole, note=f"parallel: {describe(best.split)} ({why})")
+
+
+def _parallel(split: Split, batch: int | None) -> Parallel:
+    return Parallel(
         data=split.data,
         shard=SHARDS[split.zero],
         tensor=split.tensor,
         pipeline=split.pipeline,
         micro_batch=split.micro_batch,
         recompute=Recomputed(split.recompute),
-        batch=wanted.batch,
+        batch=batch,
     )
-    why = f"the fastest of {len(found)} by estimate, {best.memory.needed / GIB:.0f} GiB on each GPU"
-    return Resolved(parallel=whole, note=f"parallel: {describe(split)} ({why})")
+
+
+def _candidate(found: Candidate, *, is_known: bool) -> SplitCandidate:
+    whole = _parallel(found.split, None)
+    seconds = float(f"{found.time.total / 1000:.4g}") if is_known else None
+    return SplitCandidate(**{part: getattr(whole, part) for part in PARTS}, estimate_s=seconds)
+
+
+def name_of(split: Split) -> str:
+    """A name for a split among those that a search finds, which differ in how they divide GPUs."""
+    parts = [f"data{split.data}"]
+    parts += [f"tensor{split.tensor}"] if split.tensor > 1 else []
+    parts += [f"pipeline{split.pipeline}"] if split.pipeline > 1 else []
+    parts += [f"shard-{SHARDS[split.zero]}"] if split.zero else []
+    return "-".join(parts)
 
 
 def _is_applied(split: Split) -> bool:
@@ -212,6 +292,7 @@ def ranked(
     config: Mapping[str, Any] | None,
     price_per_hour: float | None,
     measured: Sequence[MeasuredGpu] = (),
+    steps: Sequence[MeasuredStep] = (),
 ) -> "Ranking":
     """Every split of a run's GPUs, and what is expected of the one that it has.
 
@@ -220,10 +301,10 @@ def ranked(
         UnknownModel: No formula covers the model.
     """
     model = transformer_of(spec.model or ModelShape(), config)
-    on = hardware_of(spec, price_per_hour, measured)
+    on = hardware_of(spec, price_per_hour, measured, steps)
     batch = replace(Wanted(batch=spec.world_size), batch=wanted_of(spec).batch)
     own = None
-    if spec.parallel is not None and spec.parallel.choose is None:
+    if spec.parallel is not None and spec.parallel.choose is None and not spec.parallel.candidates:
         own = assess(model, split_of(resolve(spec, config).parallel), on)
     lack = None if own is None or own.fits else does_not_fit(model, own, on)
     return Ranking(model=model, on=on, batch=batch.batch, found=tuple(search(model, on, batch)), own=own, lack=lack)

@@ -1,11 +1,12 @@
 """Every split of a step over a number of GPUs: what it needs, how long it takes, and why it loses to the best one."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
 
 from fairlead.frozen import dataclass
 from fairlead.policy.strategy import torch_memory
+from fairlead.policy.strategy.corrections import LayerShape, corrected, shape_of
 from fairlead.policy.strategy.gpus import Coefficients, Gpu, MeasuredGpu, coefficients
 from fairlead.policy.strategy.memory import GIB, StageMemory, worst
 from fairlead.policy.strategy.split import Recompute, Split
@@ -29,6 +30,7 @@ class Hardware:
         node: How many of one node.
         price_per_hour: Dollars for all of them; None when nobody says.
         measured: What was measured of them; None when nobody has.
+        factors: How much longer layers of a shape took there than estimated, of those that were measured.
     """
 
     gpu: Gpu
@@ -36,6 +38,7 @@ class Hardware:
     node: int
     price_per_hour: float | None = None
     measured: MeasuredGpu | None = None
+    factors: Mapping[LayerShape, float] = field(default_factory=dict)
 
     @property
     def coefficients(self) -> Coefficients:
@@ -97,6 +100,9 @@ def assess(model: Transformer, split: Split, on: Hardware) -> Candidate:
     memory = worst(torch_memory.stages(model, split))
     gpu = on.gpu
     time = step_time(model, split, on.coefficients, processors=gpu.processors, node=on.node)
+    by = on.factors.get(shape_of(model, split)) if on.factors else None
+    if by is not None:
+        time = corrected(time, by)
     return Candidate(split=split, memory=memory, time=time, fits=memory.needed <= gpu.memory_bytes)
 
 

@@ -1,7 +1,7 @@
 """The keys of a Training that say what its model is and how a step of it is split."""
 
 from fairlead.specs import parallel
-from fairlead.specs.tables.field_types import TEXT, WHOLE, Key, Section, word
+from fairlead.specs.tables.field_types import DURATION, TEXT, WHOLE, Key, Section, SectionMap, word
 
 MODEL = Section(
     type=parallel.ModelShape,
@@ -75,6 +75,74 @@ MODEL = Section(
     ),
 )
 
+# The parts of one split, of a run or of a candidate.
+_PARTS = (
+    Key(
+        name="data",
+        kind=WHOLE,
+        doc="Replicas, each with samples of its own; what the ranks leave for it when left out.",
+        attributes=("data",),
+        example="8",
+        also=("dp", "data_parallel", "ddp", "replicas", "fsdp"),
+    ),
+    Key(
+        name="shard",
+        kind=word(parallel.Shard),
+        doc="What replicas divide rather than copy: none (DDP), gradients (ZeRO 2), or parameters too (ZeRO 3).",
+        attributes=("shard",),
+        example="parameters",
+        also=("zero", "zero_stage", "sharding", "sharding_strategy"),
+    ),
+    Key(
+        name="tensor",
+        kind=WHOLE,
+        doc="Parts that each layer is divided into.",
+        attributes=("tensor",),
+        example="2",
+        also=("tp", "tensor_parallel", "model_parallel", "mp"),
+    ),
+    Key(
+        name="pipeline",
+        kind=WHOLE,
+        doc="Stages that the layers are divided into.",
+        attributes=("pipeline",),
+        example="2",
+        also=("pp", "pipeline_parallel", "stages"),
+    ),
+    Key(
+        name="micro_batch",
+        kind=WHOLE,
+        doc="Samples that go through at once on each replica.",
+        attributes=("micro_batch",),
+        example="2",
+        also=("micro_batch_size", "mbs", "per_device_batch_size", "local_batch"),
+    ),
+    Key(
+        name="recompute",
+        kind=word(parallel.Recomputed),
+        doc="What backward computes again rather than keeping it.",
+        attributes=("recompute",),
+        example="selective",
+        also=("activation_checkpointing", "gradient_checkpointing", "checkpoint_activations", "remat"),
+    ),
+)
+
+_CANDIDATE = Section(
+    type=parallel.SplitCandidate,
+    rules=parallel.CANDIDATE_RULES,
+    keys=(
+        *_PARTS,
+        Key(
+            name="estimate",
+            kind=DURATION,
+            doc="What a step of it is estimated to take, which `status` shows beside what it took.",
+            attributes=("estimate_s",),
+            example="0.5s",
+            also=("estimated", "expected", "step_time"),
+        ),
+    ),
+)
+
 PARALLEL = Section(
     type=parallel.Parallel,
     rules=parallel.PARALLEL_RULES,
@@ -88,54 +156,7 @@ PARALLEL = Section(
             example="auto",
             also=("mode", "strategy", "search", "auto"),
         ),
-        Key(
-            name="data",
-            kind=WHOLE,
-            doc="Replicas, each with samples of its own; what the ranks leave for it when left out.",
-            attributes=("data",),
-            example="8",
-            also=("dp", "data_parallel", "ddp", "replicas", "fsdp"),
-        ),
-        Key(
-            name="shard",
-            kind=word(parallel.Shard),
-            doc="What replicas divide rather than copy: none (DDP), gradients (ZeRO 2), or parameters too (ZeRO 3).",
-            attributes=("shard",),
-            example="parameters",
-            also=("zero", "zero_stage", "sharding", "sharding_strategy"),
-        ),
-        Key(
-            name="tensor",
-            kind=WHOLE,
-            doc="Parts that each layer is divided into.",
-            attributes=("tensor",),
-            example="2",
-            also=("tp", "tensor_parallel", "model_parallel", "mp"),
-        ),
-        Key(
-            name="pipeline",
-            kind=WHOLE,
-            doc="Stages that the layers are divided into.",
-            attributes=("pipeline",),
-            example="2",
-            also=("pp", "pipeline_parallel", "stages"),
-        ),
-        Key(
-            name="micro_batch",
-            kind=WHOLE,
-            doc="Samples that go through at once on each replica.",
-            attributes=("micro_batch",),
-            example="2",
-            also=("micro_batch_size", "mbs", "per_device_batch_size", "local_batch"),
-        ),
-        Key(
-            name="recompute",
-            kind=word(parallel.Recomputed),
-            doc="What backward computes again rather than keeping it.",
-            attributes=("recompute",),
-            example="selective",
-            also=("activation_checkpointing", "gradient_checkpointing", "checkpoint_activations", "remat"),
-        ),
+        *_PARTS,
         Key(
             name="batch",
             kind=WHOLE,
@@ -143,6 +164,22 @@ PARALLEL = Section(
             attributes=("batch",),
             example="512",
             also=("global_batch", "batch_size", "global_batch_size", "train_batch_size"),
+        ),
+        Key(
+            name="probe",
+            kind=WHOLE,
+            doc="With `choose: auto`, how many of the best splits run for a few steps first; the fastest is kept.",
+            attributes=("probe",),
+            example="3",
+            also=("trial", "trials", "autotune", "tune", "measure", "benchmark"),
+        ),
+        Key(
+            name="candidates",
+            kind=SectionMap(item=_CANDIDATE, names=parallel.CANDIDATE_NAME, most=parallel.CANDIDATES_MOST),
+            doc="Splits that run for a few steps first, by name; what one leaves out is as beside them.",
+            attributes=("candidates",),
+            example="{whole: {shard: none}, sharded: {shard: gradients}}",
+            also=("candidate", "splits", "strategies", "options"),
         ),
     ),
 )

@@ -1,0 +1,102 @@
+"""Keeps what steps of runs have taken, in the state directory, for the estimates of the next ones.
+
+Read from the runs themselves, on whatever cluster they are: the splits that they tried, and the speed that they tell.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.json_records import read_records, write_records
+from fairlead.control.model_config import read_config
+from fairlead.errors import Conflict, UnknownModel
+from fairlead.policy.strategy.corrections import MeasuredStep, shape_of
+from fairlead.policy.strategy.gpus import MeasuredGpu
+from fairlead.policy.strategy.resolution import hardware_of, split_of, transformer_of
+from fairlead.policy.strategy.search import assess
+from fairlead.specs.parallel import Parallel
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Progress, Workload, is_leaf
+from fairlead.state.split_probing import found_of, split_of_candidate, untried
+
+KEPT = 1000
+# Before that it has hardly settled.
+LEAST_STEPS = 20
+
+
+def known_steps(
+    cluster: ClusterClient, measured: Iterable[MeasuredGpu], home: Home | None = None
+) -> tuple[MeasuredStep, ...]:
+    """Return the steps that were measured of the runs of a cluster and, before, of others; keeps those that are new.
+
+    Raises:
+        ClusterError: The file of those that are kept cannot be read.
+    """
+    path = (Home.at() if home is None else home).steps
+    kept = {(each.run, each.split): each for each in read_records(path, "steps", MeasuredStep, "Remove it.")}
+    before, now, measured = dict(kept), time.time(), tuple(measured)
+    for workload in cluster.workloads():
+        if is_leaf(workload) and workload.spec.model is not None and workload.spec.parallel is not None:
+            for split, parallel, measured_s in _measured(workload):
+                known = kept.get((workload.uid, split))
+                if known is not None and known.measured_s == measured_s:
+                    continue
+                step = _step(workload, split, parallel, measured_s, measured, now)
+                if step is not None:
+                    kept[workload.uid, split] = step
+    if kept != before and path.parent.is_dir():
+        newest = sorted(kept.values(), key=lambda each: each.at)[-KEPT:]
+        write_records(path, "steps", newest)
+    return tuple(kept.values())
+
+
+def _measured(workload: Workload) -> Iterator[tuple[str, Parallel, float]]:
+    """The names, the splits and the seconds of steps that a run has told of."""
+    spec, probing = workload.spec, workload.status.probing
+    assert spec.parallel is not None
+    found = found_of(spec, probing) if spec.parallel.candidates else None
+    for each in () if found is None else found.tried:
+        if each.step_s is not None:
+            yield each.name, split_of_candidate(spec.parallel, each.name), each.step_s
+    parallel, progress = workload.gang.parallel, workload.progress
+    if parallel is None or progress is None or parallel.choose is not None or untried(spec, probing):
+        return
+    step_s = _step_s(spec, parallel, progress)
+    if step_s is not None:
+        yield "", parallel, step_s
+
+
+def _step_s(spec: Training, parallel: Parallel, progress: Progress) -> float | None:
+    """Seconds of a step by the throughput that a run tells; None where it tells none, or has only begun."""
+    begun = progress.resumed_step or 0
+    if not progress.throughput or progress.step is None or progress.step - begun < LEAST_STEPS:
+        return None
+    if progress.throughput_unit == "steps/s":
+        return 1 / progress.throughput
+    if progress.throughput_unit == "samples/s" and parallel.batch is not None:
+        return parallel.batch / progress.throughput
+    if progress.throughput_unit == "tokens/s" and parallel.batch is not None and spec.model is not None:
+        return None if spec.model.sequence is None else parallel.batch * spec.model.sequence / progress.throughput
+    return None
+
+
+def _step(
+    workload: Workload, split: str, parallel: Parallel, measured_s: float, measured: tuple[MeasuredGpu, ...], now: float
+) -> MeasuredStep | None:
+    """A measured step beside its estimate; None where there is none."""
+    spec = workload.spec
+    assert spec.model is not None
+    try:
+        model = transformer_of(spec.model, read_config(spec, None))
+        on = hardware_of(spec, measured=measured)
+        own = split_of(parallel)
+        estimated = assess(model, own, on).time.total
+    except (Conflict, UnknownModel):
+        return None
+    shape = shape_of(model, own)
+    return MeasuredStep(
+        run=workload.uid, split=split, gpu=on.gpu.names[0], hidden=shape.hidden, heads=shape.heads,
+        sequence=shape.sequence, tensor=shape.tensor, micro_batch=shape.micro_batch,
+        measured_s=measured_s, estimated_s=estimated / 1000, at=now,
+    )  # fmt: skip

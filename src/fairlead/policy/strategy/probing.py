@@ -1,0 +1,143 @@
+"""Decides which split of several a run tries next, and which one it keeps.
+
+Each start of a run that tries splits has another one, for a few steps. One that fails is ruled out with its reason, and
+the run goes on with the next; what the split is not to blame for, such as a lost node, is a failure as ever, after
+which the same one is tried again.
+"""
+
+from dataclasses import replace
+
+from fairlead.frozen import dataclass
+from fairlead.policy.kinds.failures import Blame, Failure
+from fairlead.policy.strategy.resolution import describe, split_of
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Phase, Pod, PodPhase, Probed, Probing, Workload
+from fairlead.state.split_probing import found_of, split_of_candidate, subject, untried
+from fairlead.text.quantities import describe_duration, plural
+
+# A first step may compile for minutes; a program that tells of no step by then does not say how fast it is.
+MOST_S = 1800.0
+# Out of memory without a limit the kernel kills a rank, and that looks as if anybody had.
+MOST_KILLS = 2
+_OF_THE_SPLIT_IN_TIME = frozenset({Code.KILLED, Code.STALLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What follows from a start that tried a split.
+
+    Attributes:
+        probing: What is known of the splits now.
+        reason: That, for people.
+        failure: What the run fails for, as none of its splits came to a step; None while it goes on.
+    """
+
+    probing: Probing
+    reason: Reason
+    failure: Failure | None = None
+
+
+def follow(workload: Workload, own: tuple[Pod, ...], failure: Failure | None, now: float) -> Verdict | None:
+    """Return what follows for a run that tries a split; None while it goes on, or fails for another cause.
+
+    Args:
+        own: The pods of its present start.
+        failure: Of that start; None while nothing is wrong.
+    """
+    spec, status, progress = workload.spec, workload.status, workload.progress
+    left = untried(spec, status.probing)
+    before = found_of(spec, status.probing) or Probing(of=subject(spec))
+    if progress is not None and progress.probe_attempt == status.attempt and progress.probe_step_s is not None:
+        return _next(spec, before, Probed(name=left[0], step_s=progress.probe_step_s), None)
+    if failure is not None:
+        code = failure.reason.code
+        if code in _OF_THE_SPLIT_IN_TIME:
+            kills = before.kills + 1
+            if kills < MOST_KILLS:
+                told = f"{_named(spec, left[0])} is tried again: {failure.reason.message}"
+                return Verdict(
+                    probing=replace(before, kills=kills), reason=Reason(code=Code.SPLIT_PROBED, message=told)
+                )
+        elif failure.blame is not Blame.PROGRAM and code is not Code.OUT_OF_MEMORY:
+            return None
+        return _next(spec, before, Probed(name=left[0], problem=failure.reason.message), failure)
+    if own and all(pod.phase is PodPhase.SUCCEEDED for pod in own):
+        problem = "its program ended before a step was over that run.forward_backward or run.progress told of"
+    elif status.phase is Phase.RUNNING and now - status.since >= MOST_S:
+        problem = (
+            f"run.forward_backward or run.progress told of too few steps within {describe_duration(MOST_S)} to say how "
+            "long one takes"
+        )
+    else:
+        return None
+    reason = Reason(code=Code.PROGRAM_FAILED, message=problem)
+    return _next(spec, before, Probed(name=left[0], problem=problem), Failure(blame=Blame.PROGRAM, reason=reason))
+
+
+def describe_candidate(spec: Training, name: str) -> str:
+    """A split that a run tries, in a few words."""
+    assert spec.parallel is not None
+    parallel = split_of_candidate(spec.parallel, name)
+    if parallel.data is None:
+        whole = spec.world_size // ((parallel.tensor or 1) * (parallel.pipeline or 1))
+        parallel = replace(parallel, data=max(1, whole))
+    return describe(split_of(parallel))
+
+
+def describe_probing(spec: Training, probing: Probing | None) -> list[str]:
+    """How far a run is with the splits that it tries, a sentence each, that which is kept or tried now first."""
+    assert spec.parallel is not None
+    found, left = found_of(spec, probing), untried(spec, probing)
+    tried = () if found is None else found.tried
+    chosen = None if found is None else found.chosen
+    lines = [f"{_named(spec, left[0])} is tried"] if left else []
+    for each in sorted(tried, key=lambda each: (each.name != chosen, _step_s(each))):
+        kept = "is kept and " if each.name == chosen else ""
+        lines.append(f"{_named(spec, each.name)} {kept}{_outcome(spec, each)}")
+    return [*lines, *(f"{_named(spec, name)} is tried later" for name in left[1:])]
+
+
+def _next(spec: Training, before: Probing, probed: Probed, failure: Failure | None) -> Verdict:
+    """Go on with the next split, or with the fastest one when all were tried."""
+    after = replace(before, tried=(*before.tried, probed), kills=0)
+    told = f"{_named(spec, probed.name)} {_outcome(spec, probed)}"
+    left = untried(spec, after)
+    if left:
+        message = f"{told}; next is {_named(spec, left[0])}"
+        return Verdict(probing=after, reason=Reason(code=Code.SPLIT_PROBED, message=message))
+    best = min((each for each in after.tried if each.step_s is not None), key=_step_s, default=None)
+    if best is None:
+        assert failure is not None
+        others = [f"{each.name}: {each.problem}" for each in after.tried[:-1]]
+        message = "; ".join((f"none of {plural(len(after.tried), 'split')} could be run: {told}", *others))
+        return Verdict(
+            probing=after,
+            reason=Reason(code=Code.SPLIT_PROBED, message=told),
+            failure=replace(failure, reason=replace(failure.reason, message=message)),
+        )
+    others = [f"{each.name} {_outcome(spec, each)}" for each in after.tried if each is not best]
+    message = "; ".join((f"{_named(spec, best.name)} is kept: it {_outcome(spec, best)}", *others))
+    return Verdict(probing=replace(after, chosen=best.name), reason=Reason(code=Code.SPLIT_CHOSEN, message=message))
+
+
+def _step_s(probed: Probed) -> float:
+    return probed.step_s if probed.step_s is not None else float("inf")
+
+
+def _named(spec: Training, name: str) -> str:
+    return f"{name} ({describe_candidate(spec, name)})"
+
+
+def _outcome(spec: Training, probed: Probed) -> str:
+    if probed.step_s is None:
+        return f"is ruled out: {probed.problem}"
+    assert spec.parallel is not None
+    estimate = spec.parallel.candidates[probed.name].estimate_s
+    expected = "" if estimate is None else f", {describe_step(estimate)} by estimate"
+    return f"takes {describe_step(probed.step_s)} a step{expected}"
+
+
+def describe_step(seconds: float) -> str:
+    """The time of a step, to three digits."""
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
