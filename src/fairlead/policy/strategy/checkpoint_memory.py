@@ -22,7 +22,11 @@ def memory_note(spec: Training, model: Transformer | None) -> str:
     """Return what a run is told of the memory that its checkpoints take."""
     times = states_held(spec.most_nodes or spec.nodes)
     told = f"checkpoint.memory_every: at most {times} times the state that is saved is in memory beside the ranks"
+    limit = spec.resources.memory_bytes
+    counts = (
+        "" if limit is None else f"; each node's part counts towards `resources.memory` of {describe_memory(limit)}"
+    )
     if model is None:
-        return told
+        return f"{told}{counts}"
     size = describe_memory(times * STATE_BYTES * model.parameters)
-    return f"{told}, {size} in all with Adam's moments in fp32"
+    return f"{told}, {size} in all with Adam's moments in fp32{counts}"

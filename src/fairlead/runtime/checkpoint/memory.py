@@ -17,14 +17,12 @@ from pathlib import Path
 from fairlead.runtime.channels import Channel
 from fairlead.runtime.checkpoint.directory import PARTIAL, Directory
 from fairlead.runtime.checkpoint.manifest import DamagedError, Manifest, files_below
+from fairlead.runtime.checkpoint.memory_room import room_in_memory
 from fairlead.runtime.checkpoint.neighbours import neighbour
 from fairlead.runtime.checkpoint.problems import Failed, clause, failure, settle
 from fairlead.runtime.checkpoint.store import Draft, step_name
 from fairlead.runtime.checkpoint.transfer import Address, Server, get, put
 from fairlead.runtime.errors import StoreUnavailable
-
-KEPT_FREE = 0.1
-"""This part of the machine's memory is left to others: a save that would take it fails before it writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +65,7 @@ class NodeMemory:
         """
         needed = size * (1 + len(self._neighbours)) * self._num_sharing
         free = os.statvfs(self._root)
-        total, available = _machine_memory()
-        room = min(free.f_bavail * free.f_frsize, available - int(KEPT_FREE * total))
+        room = min(free.f_bavail * free.f_frsize, room_in_memory())
         if needed > room:
             raise StoreUnavailable(
                 f"{needed / 1e6:.0f} MB are needed and {max(room, 0) / 1e6:.0f} MB of memory can be given"
@@ -277,10 +274,3 @@ def _held(directory: Directory, root: Path) -> Holding:
 
 def _read(text: str) -> Manifest:
     return Manifest.from_json(text.encode())
-
-
-def _machine_memory() -> tuple[int, int]:
-    """Return the bytes of this machine's memory, and of those that can be had."""
-    with open("/proc/meminfo") as file:
-        kilobytes = {line.partition(":")[0]: int(line.split()[1]) for line in file}
-    return kilobytes["MemTotal"] * 1024, kilobytes["MemAvailable"] * 1024
