@@ -25,7 +25,7 @@ _OF_THE_SPLIT_IN_TIME = frozenset({Code.KILLED, Code.STALLED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What follows from a start that tried a split.
+    """The consequence of a start that tried a split.
 
     Attributes:
         probing: What is known of the splits now.
@@ -86,7 +86,7 @@ def describe_candidate(spec: Training, name: str) -> str:
 
 
 def describe_probing(spec: Training, probing: Probing | None) -> list[str]:
-    """How far a run is with the splits that it tries, a sentence each, that which is kept or tried now first."""
+    """Tell how far a run is with the splits that it tries, a sentence each, that which is kept or tried now first."""
     assert spec.parallel is not None
     found, left = found_of(spec, probing), untried(spec, probing)
     tried = () if found is None else found.tried
