@@ -35,6 +35,7 @@ BESIDE = {
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},
+    **{f"scale.{key}": {"replicas": "0..8"} for key in ("time_to_first_token", "time_per_token")},
     **{f"scale{key}": {"replicas": "1..8"} for key in (".by", ".cpu", ".replicas", ".external_metric")},
     **{f"scale.external_metric.{key}": {"replicas": "1..8"} for key in ("name", "target", "labels", "aggregation")},
     "canary.shadow": {"idempotent": "true"},

@@ -64,7 +64,7 @@ def service_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What a request takes of a replica, as ``Service`` has it."""
+    """The part of a replica that a request takes, as ``Service`` has it."""
 
     service_s: float
     slo_s: float

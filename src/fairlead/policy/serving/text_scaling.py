@@ -35,7 +35,7 @@ LONG_WAIT = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
-    """How a replica answers.
+    """Answers of a replica under load.
 
     Attributes:
         most_per_s: Requests a second that it can answer at most.
