@@ -8,7 +8,8 @@ ray: both of Ray Tune, whose sampler is told 1,000 results, where it can be inst
 All three say what a bare interpreter takes to start at that time, since others may use the machine.
 asha: processor time of training until ASHA has the best loss of a random search whose trials run to their ends; bar a
 quarter of what that takes. The trials train a small network in this process, a step at a time, four at once. Median of
-seeds; give OMP_NUM_THREADS=1.
+seeds; give OMP_NUM_THREADS=1. Their values are drawn at random, so that pruning alone is measured, unless `--sampler`
+names another.
 """
 
 import argparse
@@ -20,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,10 +71,15 @@ trial: {{run: '{python} train.py {file}', metrics: name=value, resources: {{cpu:
 
 def main() -> None:
     """Measure what is chosen, or all."""
-    parts = {"starts": _starts, "history": _history, "ray": _ray, "asha": _asha}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(parts)}; all when left out")
-    chosen = parser.parse_args().parts or list(parts)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="starts, history, ray, asha; all when left out")
+    parser.add_argument(
+        "--sampler", choices=[each.value for each in Sampler], default="random", help="of asha's trials"
+    )
+    given = parser.parse_args()
+    parts: dict[str, Callable[[], None]] = {"starts": _starts, "history": _history, "ray": _ray}
+    parts["asha"] = partial(_asha, given.sampler)
+    chosen = given.parts or list(parts)
     if unknown := [name for name in chosen if name not in parts]:
         parser.error(f"{', '.join(unknown)}: give any of {', '.join(parts)}")
     keep_compiled()
@@ -335,20 +342,21 @@ class _Search:
         children[name] = replace(children[name], status=status, intent=Intent.STOP)
 
 
-def _asha() -> None:
+def _asha(sampler: str) -> None:
     shares: dict[int | None, list[float]] = {None: [], STEPS: []}
     for seed in range(SEEDS):
         whole = replace(_spec(Path(), trials=RANDOM_TRIALS, parallel=4, sampler="random"), seed=seed)
         best, whole_s = _Search(spec=whole, seed=seed).run(None)
         # As many trials as it takes, the first of them those of the random search.
-        spec = _spec(Path(), trials=8 * RANDOM_TRIALS, parallel=4, sampler="random", prune=ASHA)
+        spec = _spec(Path(), trials=8 * RANDOM_TRIALS, parallel=4, sampler=sampler, prune=ASHA)
         for total, found in shares.items():
             reached, took_s = _Search(spec=replace(spec, seed=seed), seed=seed, total=total).run(best)
             found.append(took_s / whole_s if reached <= best else math.inf)
     for total, found in shares.items():
         told = ", ".join(f"{share:.2f}" for share in sorted(found))
         print(
-            f"asha comes to random search's best loss in {statistics.median(found):.2f} of its core seconds, with "
+            f"asha, its values by {sampler}, comes to random search's best loss in "
+            f"{statistics.median(found):.2f} of its core seconds, with "
             f"{sum(map(math.isfinite, found))} seeds of {SEEDS}, where trials tell "
             f"{'no' if total is None else 'their'} length ({told})"
         )

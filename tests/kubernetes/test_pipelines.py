@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.manifests import driver_bundle
+from fairlead.cluster.kubernetes.names import FAMILY
 from fairlead.specs.formats.packing import unpacked
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.training import ENV_MOST
@@ -104,6 +105,27 @@ def test_a_pipeline_that_is_applied_stays_and_may_run_otherwise(
         assert "neither `schedule` nor `on`" in desk("apply", write(desk), code=None).err
         desk("stop", "churn")
         until(lambda: phases(desk) == {"churn": "Stopped"})
+        desk("delete", "--yes", "churn")
+        until(lambda: phases(desk) == {})
+
+
+def test_the_pod_that_looks_for_drift_is_told_from_where_rows_count(
+    desk: Desk, plane: ControlPlane, namespace: str
+) -> None:
+    drift = {"data": "s3://bucket/seen.csv", "column": "error", "cost": 20}
+    with operating(desk):
+        told = desk("apply", write(desk, on={"drift": drift})).err
+        assert "the operator runs it when s3://bucket/seen.csv drifts" in told
+        until(lambda: "runs when s3://bucket/seen.csv drifts" in desk("apply", "--list").out)
+        place = f"/api/v1/namespaces/{namespace}/pods/churn-watch-0-0"
+
+        def family() -> str:
+            return plane.request("GET", place)["metadata"]["annotations"].get(FAMILY, "") if plane.exists(place) else ""
+
+        assert json.loads(until(family)) == {"cycle": {"run": 0, "is_new": True, "begin": 0, "fresh": None}}
+        # A file beside the pipeline's is one of which the pod has a copy that never changes.
+        told = desk("apply", write(desk, on={"drift": {**drift, "data": "seen.csv"}}), code=None).err
+        assert "on.drift.data: seen.csv is on no volume of the pipeline" in " ".join(told.split())
         desk("delete", "--yes", "churn")
         until(lambda: phases(desk) == {})
 

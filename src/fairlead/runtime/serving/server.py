@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fairlead.runtime.serving.connections import ConnectionServer
+from fairlead.runtime.serving.model_files import brought
 from fairlead.runtime.serving.predictor import Predictor, Unusable, find_class
 from fairlead.runtime.serving.problems import Problem
 from fairlead.runtime.serving.routes import Service
@@ -130,7 +131,10 @@ def _load(settings: Settings, service: Service, times: dict[str, float]) -> Pred
     instance = find_class(settings.predictor, os.getcwd())()
     predictor = Predictor(instance)
     lap("import_predictor_s")
-    predictor.load(settings.model)
+    model = brought(settings.model, os.environ.get("FAIRLEAD_RUN_DIR"))
+    if model != settings.model:
+        lap("fetch_model_s")
+    predictor.load(model)
     lap("load_s")
     for number, call in enumerate(predictor.warm_up(settings.max_batch_size)):
         started = time.perf_counter()

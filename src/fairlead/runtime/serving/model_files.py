@@ -1,0 +1,48 @@
+"""Brings a model from an object store to the machine that serves it, so that a predictor reads files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from fairlead.errors import RuntimeFault
+from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, verify
+from fairlead.runtime.places import is_url, open_place, translated
+from fairlead.runtime.serving.predictor import Unusable
+
+
+def brought(model: str, directory: str | None) -> str:
+    """Return a path of this machine that holds a model.
+
+    Args:
+        model: A path, which stays as it is, or the URL of an object or of all objects below it.
+        directory: Where a directory for it is made; None for the system's temporary one.
+
+    Raises:
+        Unusable: It cannot be fetched, or a checkpoint is not what was saved.
+    """
+    if not is_url(model):
+        return model
+    try:
+        goal = Path(tempfile.mkdtemp(prefix="fairlead-model-", dir=directory))
+        system, root = open_place(model, what="models")
+        names = _found(system, root, model)
+        for name in names:
+            path = goal / (os.path.basename(root) if name == root else name.removeprefix(f"{root}/"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            translated(partial(system.get_file, name, str(path)), f"{model} cannot be read")
+        if (goal / MANIFEST).exists():
+            manifest = Manifest.from_json((goal / MANIFEST).read_bytes())
+            verify(goal, manifest, manifest.files)
+    except (OSError, RuntimeFault, DamagedError) as error:
+        raise Unusable(f"the model {model} cannot be fetched: {error}") from error
+    return str(goal / os.path.basename(root) if names == [root] else goal)
+
+
+def _found(system: object, root: str, model: str) -> list[str]:
+    names = translated(partial(system.find, root), f"{model} cannot be listed")  # type: ignore[attr-defined]
+    if not names:
+        raise FileNotFoundError("nothing is there")
+    return sorted(names)
