@@ -116,7 +116,7 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
     if path == ["scale"] and without in OF_AUTOSCALERS:
         return OF_AUTOSCALERS[without]
     if isinstance(section, SectionMap):
-        if path in (["peaks"], ["project_budgets"]):
+        if path in (["peaks"], ["project_budgets"], ["parallel", "candidates"]):
             return []
         if path == ["partitions", "layouts"]:
             return ["all-disabled: {}"]
