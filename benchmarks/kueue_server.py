@@ -36,6 +36,8 @@ def ensure() -> Path:
     """The program, built if it is missing (minutes the first time)."""
     directory = binaries.cache() / f"kueue-{VERSION}"
     directory.mkdir(parents=True, exist_ok=True)
+    if not (directory / "kueue").exists():
+        binaries.refuse_to_build("kueue")
     with binaries.alone(directory):
         if not (directory / "kueue").exists():
             binaries.say(f"building Kueue {VERSION} (once; minutes) ...")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.kubernetes.testcluster.errors import Unavailable
 from tests.late import IMPORTED
 
 # Thousands of interpreters start below, and compiling is half of a start: what is compiled is kept for all of them, in
@@ -38,6 +39,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, Any, Any]:
+    """Skip a test whose cluster, or a part of it, this machine cannot have."""
+    return (yield from _or_skipped())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    """Skip a test that asks for such a part itself."""
+    return (yield from _or_skipped())
+
+
+def _or_skipped() -> Generator[None, Any, Any]:
+    try:
+        return (yield)
+    except Unavailable as error:
+        pytest.skip(str(error))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,19 +7,15 @@ from typing import TypeVar
 import pytest
 
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.errors import Unavailable
 
 Made = TypeVar("Made", bound=ControlPlane)
 
 
 @contextmanager
 def started(make: Callable[[], Made], request: pytest.FixtureRequest) -> Iterator[Made]:
-    """A cluster that runs; the test is skipped where the machine cannot have it. Logs stay when a test failed."""
-    try:
-        made = make()
-        made.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
+    """A cluster that runs. Logs stay when a test failed."""
+    made = make()
+    made.start()
     try:
         yield made
     finally:

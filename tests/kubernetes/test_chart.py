@@ -24,7 +24,6 @@ from tests.builders import training
 from tests.kubernetes.clusters import started
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes
 
 SPACE = "fairlead-system"
@@ -84,10 +83,7 @@ def test_what_another_file_is_in_stays(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.fixture(scope="module")
 def helm() -> Callable[..., str]:
-    try:
-        program = binaries.ensure_helm()
-    except Unavailable as error:
-        pytest.skip(str(error))
+    program = binaries.ensure_helm()
 
     def ask(*arguments: str, allowed: int = 0) -> str:
         done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
@@ -129,10 +125,7 @@ def test_values_change_what_they_name_and_no_others_are_taken(helm: Callable[...
 def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_runs(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        program = binaries.ensure_helm()
-    except Unavailable as error:
-        pytest.skip(str(error))
+    program = binaries.ensure_helm()
     changed = replace(PLAIN, image="fairlead:next", version="1.3.0", page=True)
     charts = [str(write(render_chart(each), tmp_path / each.version)) for each in (PLAIN, changed)]
     with started(ControlPlane, request) as plane:

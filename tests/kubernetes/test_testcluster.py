@@ -6,8 +6,9 @@ import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,19 @@ def test_a_machine_without_go_is_told_in_one_line(monkeypatch: pytest.MonkeyPatc
         binaries.ensure()
     assert str(told.value).startswith("the test cluster is built with Go: none on PATH, and installing")
     assert "\n" not in str(told.value)
+
+
+def test_what_is_not_built_is_not_built_where_only_what_is_there_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(binaries.BUILT_ONLY, "1")
+    older = partial(binaries.ensure, binaries.OLDEST, ["kube-apiserver"])
+    asked: list[Callable[[], object]] = [binaries.ensure_helm, partial(binaries.ensure_engine, "jobset"), older]
+    for each in asked:
+        with pytest.raises(Unavailable, match=r"is not built yet, and FAIRLEAD_BUILT_ONLY is set; `python -m"):
+            each()
+    assert list(tmp_path.rglob("*")) == []
 
 
 def test_an_unknown_version_is_refused() -> None:

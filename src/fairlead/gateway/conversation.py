@@ -43,7 +43,7 @@ _NEVER = float("inf")
 
 
 class Gateway(Protocol):
-    """What a conversation needs of the gateway that has it; ``door.py`` says what each of these does."""
+    """The part of a gateway that a conversation needs; ``door.py`` documents each member."""
 
     loop: asyncio.AbstractEventLoop
     table: Table[Wire]

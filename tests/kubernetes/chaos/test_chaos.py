@@ -14,7 +14,6 @@ from tests.kubernetes.chaos.parent_rounds import begin_relay, begin_sweep
 from tests.kubernetes.chaos.pipeline_rounds import begin_pipeline
 from tests.kubernetes.chaos.rounds import begin
 from tests.kubernetes.chaos.world import SYSTEM, World, a_world
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.relays import know_relays
 from tests.rounds import rounds
 
@@ -24,11 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     """One for all rounds: operators that live long have more to forget."""
-    try:
-        with pytest.MonkeyPatch.context() as patch, know_relays(patch), a_world() as world:
-            yield world
-    except Unavailable as error:
-        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch, know_relays(patch), a_world() as world:
+        yield world
 
 
 @pytest.mark.parametrize("seed", rounds(few=1, many=4))

@@ -56,6 +56,9 @@ HELM = "helm.sh/helm/v3/cmd/helm"
 BUILD_S = 40 * 60.0
 """How long one program may take to build, on a machine that does much else."""
 
+BUILT_ONLY = "FAIRLEAD_BUILT_ONLY"
+"""Where this is set, tests that need more than the newest control plane and its nodes do with what is built already."""
+
 LOCK_S = 60 * 60.0
 """How long others are waited for that build the same."""
 
@@ -66,7 +69,7 @@ def ensure(version: str = NEWEST, names: Sequence[str] = CONTROL_PLANE) -> dict[
     ``KUBEBUILDER_ASSETS`` is taken first, for what it has, but for the newest version alone.
 
     Raises:
-        Unavailable: There is no Go, and none can be installed.
+        Unavailable: There is no Go, and none can be installed; or it is not to be built here.
         Broken: A build failed.
     """
     if not (MODULES / f"v{version}" / "go.sum").exists():
@@ -131,9 +134,22 @@ def _built(name: str, version: str) -> Path:
     return _made(name, MODULES / f"v{version}", PACKAGES[name], f"Kubernetes {version}", _flags(version), version)
 
 
+def refuse_to_build(name: str) -> None:
+    """Keep a program that is not built yet from being built where ``BUILT_ONLY`` is set.
+
+    Raises:
+        Unavailable: It is set.
+    """
+    if os.environ.get(BUILT_ONLY):
+        command = "python -m tests.kubernetes.testcluster build --long"
+        raise Unavailable(f"{name} is not built yet, and {BUILT_ONLY} is set; `{command}` builds it")
+
+
 def _made(name: str, module: Path, package: str, what: str, flags: str, label: str = "") -> Path:
     directory = cache() / f"{label or name}-{_key(module, flags)}"
     if not (directory / name).exists():
+        if label != NEWEST:
+            refuse_to_build(f"{name} {label}".rstrip())
         directory.mkdir(parents=True, exist_ok=True)
         with alone(directory):
             if not (directory / name).exists():
