@@ -44,6 +44,18 @@ def content(engine: str, **changes: str) -> dict[str, Any]:
     return rendered(endpoint_driver_of(EndpointEngine(engine)), handed(engine, **changes))
 
 
+def pod_of(engine: EndpointEngine, content: dict[str, Any]) -> dict[str, Any]:
+    """The spec of the pod in an engine's object."""
+    found: dict[str, Any]
+    if engine is EndpointEngine.KSERVE:
+        found = content["spec"]["predictor"]
+    elif engine is EndpointEngine.KNATIVE:
+        found = content["spec"]["template"]["spec"]
+    else:
+        found = content["spec"]["predictors"][0]["componentSpecs"][0]["spec"]
+    return found
+
+
 @pytest.mark.parametrize("engine", EndpointEngine)
 def test_an_object_is_its_endpoints_and_says_what_it_was_given(engine: EndpointEngine) -> None:
     found = content(engine)
@@ -57,8 +69,7 @@ def test_an_object_is_its_endpoints_and_says_what_it_was_given(engine: EndpointE
 @pytest.mark.parametrize("engine", EndpointEngine)
 def test_the_container_is_that_of_the_spec_and_fit_for_a_restricted_namespace(engine: EndpointEngine) -> None:
     found = content(engine, predictor="serve:Model", run="", model="/models/a", probe="/up", env="{COST: $1}")
-    pod = found["spec"]["predictor"] if engine is EndpointEngine.KSERVE else found["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+    (container,) = pod_of(engine, found)["containers"]
     assert container["image"] == KEYS["image"]
     assert container["command"] == ["sh", "-c", "exec python -m fairlead.runtime.serving"]
     assert container["readinessProbe"]["httpGet"]["path"] == "/up"
@@ -71,7 +82,7 @@ def test_the_container_is_that_of_the_spec_and_fit_for_a_restricted_namespace(en
     assert container["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     # Knative sets it, and lets nobody else.
-    assert ("PORT" in env) is (engine is EndpointEngine.KSERVE)
+    assert ("PORT" in env) is (engine is not EndpointEngine.KNATIVE)
 
 
 def test_kserve_brings_a_model_that_is_a_url_and_keda_scales_by_a_query() -> None:
@@ -100,6 +111,38 @@ def test_gpus_of_a_model_are_found_by_labels_of_nodes_and_the_overlay_is_laid_ov
     assert predictor["nodeSelector"] == {"zone": "a"}
     assert predictor["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert "NVIDIA-A100" in str(predictor["affinity"]["nodeAffinity"])
+
+
+def test_what_an_overlay_says_of_the_pod_itself_comes_to_the_pod() -> None:
+    more = "{metadata: {labels: {cost: chat}, annotations: {note: a}}, spec: {nodeSelector: {zone: a}}}"
+    predictor = content("kserve", kubernetes=more)["spec"]["predictor"]
+    assert (predictor["labels"]["cost"], predictor["annotations"]) == ("chat", {"note": "a"})
+    (component,) = content("seldon", kubernetes=more)["spec"]["predictors"][0]["componentSpecs"]
+    assert component["metadata"]["annotations"] == {"note": "a"}
+    assert component["metadata"]["labels"]["cost"] == "chat"
+    assert component["metadata"]["labels"][names.ENDPOINT_UID] == UID
+    assert component["spec"]["nodeSelector"] == {"zone": "a"}
+
+
+def test_seldon_has_one_predictor_that_nothing_stands_before_and_keda_scales_it_by_a_query() -> None:
+    query = "{prometheus: {url: 'http://prometheus:9090', query: sum(waiting), target: 20}, window: 90s, idle: 5m}"
+    found = content("seldon", replicas="2..8", scale=query, grace="8s", ready_within="90s", model="s3://models/chat")
+    (predictor,) = found["spec"]["predictors"]
+    assert predictor["annotations"] == {"seldon.io/no-engine": "true"}
+    assert predictor["labels"][names.REVISION] == "r1"
+    (component,) = predictor["componentSpecs"]
+    (container,) = component["spec"]["containers"]
+    assert predictor["graph"]["name"] == container["name"]
+    assert predictor["graph"]["endpoint"]["httpPort"] == container["ports"][0]["containerPort"]
+    # A server that takes a while to be ready is not killed meanwhile, and still hears of its end in its grace.
+    assert (container["livenessProbe"]["initialDelaySeconds"], predictor["progressDeadlineSeconds"]) == (90, 90)
+    assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sh", "-c", "sleep 4"]
+    assert component["spec"]["terminationGracePeriodSeconds"] == 8
+    keda = component["kedaSpec"]
+    assert (keda["minReplicaCount"], keda["maxReplicaCount"], keda["cooldownPeriod"]) == (2, 8, 300)
+    assert keda["triggers"][0]["metadata"]["query"] == "sum(waiting)"
+    assert "kedaSpec" not in content("seldon", replicas="2")["spec"]["predictors"][0]["componentSpecs"][0]
+    assert content("seldon", replicas="2")["spec"]["predictors"][0]["replicas"] == 2
 
 
 def test_knative_scales_by_requests_in_flight_and_names_a_revision_by_all_that_is_in_it() -> None:
@@ -162,6 +205,38 @@ def test_kserve_has_a_revision_ready_when_its_deployment_has_rolled_to_it() -> N
     assert not any(driver.observe(an_object("kserve"), each).ready for each in behind)
     told = driver.observe(an_object("kserve", ready="False", message="No pods.\n"), [a_deployment()])
     assert (told.ready, told.message) == (False, "No pods")
+
+
+def a_seldon_deployment(state: str, **status: Any) -> dict[str, Any]:
+    url = "http://serve-chat-default.research.svc.cluster.local:8080/api/v1.0/predictions"
+    return {**content("seldon"), "status": {"state": state, "address": {"url": url}, **status}}
+
+
+def test_seldon_has_a_revision_ready_when_its_deployment_has_rolled_to_it() -> None:
+    driver = endpoint_driver_of(EndpointEngine.SELDON)
+    there = driver.observe(a_seldon_deployment("Available"), [a_deployment()])
+    assert (there.ready, there.given, there.replicas, there.message) == (True, "r1", 2, "")
+    assert there.url == "http://serve-chat-default.research.svc.cluster.local:8080"
+    behind: list[list[dict[str, Any]]] = [[], [a_deployment("r0")], [a_deployment(updatedReplicas=1)]]
+    told = [driver.observe(a_seldon_deployment("Available"), each) for each in behind]
+    assert [(each.ready, each.message) for each in told] == [
+        (False, "0 of its pods are of r1, 0 available"),
+        (False, "2 of its pods are of r1, 2 available"),
+        (False, "1 of its pods is of r1, 2 available"),
+    ]
+    assert not driver.observe(a_seldon_deployment("Creating"), [a_deployment()]).ready
+
+
+def test_seldon_says_why_it_is_not_ready() -> None:
+    driver = endpoint_driver_of(EndpointEngine.SELDON)
+    failed = a_seldon_deployment("Failed", description='Deployment.apps "x" is invalid: name.\n')
+    assert driver.observe(failed, []).message == 'Deployment.apps "x" is invalid: name'
+    conditions = [{"type": "Ready", "status": "False", "reason": "Deployment Is Not Ready"}]
+    creating = a_seldon_deployment("Creating", conditions=conditions)
+    assert driver.observe(creating, []).message == "Deployment Is Not Ready"
+    lacks = [{"type": "Available", "status": "False", "message": "Deployment does not have minimum availability."}]
+    told = driver.observe(creating, [a_deployment(conditions=lacks)])
+    assert told.message == "Deployment does not have minimum availability"
 
 
 def test_knative_is_ready_by_what_it_says_of_the_object_as_it_is() -> None:
@@ -232,6 +307,14 @@ def test_a_pod_that_is_not_ready_says_why(status: dict[str, Any], said: str) -> 
         ("knative", {"replicas": "0..2", "scale": "{latency: 250ms}"}, "leave `latency` out"),
         ("knative", {"replicas": "0..2", "scale": "{window: 2s}"}, "give `window: 6s` or more"),
         ("knative", {"kubernetes": "{spec: {nodeSelector: {a: b}}}"}, "leave `kubernetes` out"),
+        ("seldon", {"canary": "{steps: [10%]}"}, "only where Istio or Ambassador brings them"),
+        ("seldon", {"replicas": "0..2"}, "wakes nothing at a request"),
+        ("seldon", {"replicas": "1..2"}, "does not count requests"),
+        ("seldon", {"max_concurrency": "4"}, "leave `max_concurrency` out"),
+        ("seldon", {"timeout": "30s"}, "leave `timeout` out"),
+        ("seldon", {"replicas": "1", "scale": "{concurrency: 3}"}, "leave `concurrency` out"),
+        ("seldon", {"rollout": "0"}, "leave `rollout` out"),
+        ("seldon", {"kubernetes": "{spec: {securityContext: {fsGroup: 1}}}"}, "leave `securityContext` of the pod out"),
     ],
 )
 def test_what_an_engine_would_not_honour_is_refused(engine: str, changes: dict[str, str], said: str) -> None:
@@ -241,8 +324,9 @@ def test_what_an_engine_would_not_honour_is_refused(engine: str, changes: dict[s
 
 
 def test_doctor_names_the_engines_of_endpoints() -> None:
-    apis = frozenset({"serving.kserve.io/v1beta1", "serving.knative.dev/v1"})
+    apis = frozenset({"serving.kserve.io/v1beta1", "serving.knative.dev/v1", "machinelearning.seldon.io/v1"})
     found = Found(nodes=(), apis=apis, controllers=(), storage_classes=())
     says = next(each.says for each in look_around(found) if each.what == "engines")
     assert "`engine: kserve`" in says
     assert "`engine: knative`" in says
+    assert "`engine: seldon`" in says

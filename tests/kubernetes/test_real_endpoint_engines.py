@@ -1,6 +1,7 @@
-"""Endpoints at engines: KServe's real controller on fake nodes, and Knative's kinds without their controller."""
+"""Endpoints at engines: KServe's real controller on fake nodes, and Knative's and Seldon's kinds without theirs."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.kinds import objects_path
+from tests.kubernetes.operating import loosely_defined
 from tests.kubernetes.test_faces import Desk, a_desk
 from tests.kubernetes.test_sweeps import a_process
 from tests.kubernetes.testcluster import binaries
@@ -85,6 +87,87 @@ def test_kserve_serves_an_endpoint_rolls_it_says_why_it_is_not_ready_and_lets_it
         until(lambda: not there(plane, path) and not pods(plane, namespace))
 
 
+SELDON = ("machinelearning.seldon.io/v1", "SeldonDeployment", "seldondeployments")
+KINDS = "TESTCLUSTER_KINDS"
+"""The variable that may name a directory with the definitions of kinds that no registry of modules serves."""
+
+
+@pytest.fixture(scope="module")
+def seldon(plane: ControlPlane) -> Iterator[None]:
+    """Seldon's kind: its own where somebody has its definition, and else one that takes anything."""
+    if directory := os.environ.get(KINDS):
+        define(plane, Path(directory), "machinelearning.seldon.io_*.yaml")
+        yield
+    else:
+        with loosely_defined(plane, [SELDON]):
+            yield
+
+
+@pytest.mark.usefixtures("seldon")
+def test_seldon_is_given_an_endpoint_and_what_becomes_of_it_is_told(
+    desk: Desk, plane: ControlPlane, namespace: str
+) -> None:
+    """No registry serves its controller; what that does with a predictor without an orchestrator is done here."""
+    path = f"/apis/{SELDON[0]}/namespaces/{namespace}/{SELDON[2]}"
+    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+
+    def carried_out(**status: Any) -> None:
+        (content,) = there(plane, path)
+        (predictor,) = content["spec"]["predictors"]
+        (component,) = predictor["componentSpecs"]
+        about, own = content["metadata"], {"seldon-app": "serve-web-default"}
+        owner = {"apiVersion": SELDON[0], "kind": SELDON[1], "name": about["name"], "uid": about["uid"]}
+        deployment = {
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {
+                "name": "serve-web-default-0-server", "labels": predictor["labels"],
+                "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+            },
+            "spec": {
+                "replicas": predictor["replicas"], "selector": {"matchLabels": own},
+                "template": {
+                    "metadata": {"labels": {**own, **component["metadata"]["labels"]}}, "spec": component["spec"],
+                },
+            },
+        }  # fmt: skip
+        where = f"{deployments}/serve-web-default-0-server?fieldManager=seldon&force=true"
+        plane.request("PATCH", where, deployment, kind="apply-patch+yaml")
+        url = f"http://serve-web-default.{namespace}.svc.cluster.local:8080/api/v1.0/predictions"
+        told = {"status": {"address": {"url": url}, **status}}
+        plane.request("PATCH", f"{path}/serve-web/status", told, kind="merge-patch+json")
+
+    with a_process(desk):
+        write(desk, "seldon", more="replicas: 2\n")
+        desk("run", "--detach", "serve.yaml")
+        until(lambda: len(there(plane, path)) == 1)
+        failed = {"status": {"state": "Failed", "description": "no room for it"}}
+        plane.request("PATCH", f"{path}/serve-web/status", failed, kind="merge-patch+json")
+        until(lambda: said(plane, namespace) == "r1 is not ready at Seldon: no room for it")
+        carried_out(state="Available", description="")
+        until(lambda: said(plane, namespace) == "r1 is ready at Seldon with 2 replicas")
+        assert f"http://serve-web-default.{namespace}.svc.cluster.local:8080\n" in desk("status", "web").out
+        # The word that it is available is of the old revision until the Deployment has rolled.
+        write(desk, "seldon", run="large", memory="900Ti", more="replicas: 2\nready_within: 20s\n")
+        desk("run", "--detach", "serve.yaml")
+        until(lambda: there(plane, path)[0]["metadata"]["labels"]["fairlead.dev/revision"] == "r2")
+        assert "r1" in said(plane, namespace) or "yet to say" in said(plane, namespace)
+        carried_out(state="Creating")
+        until(lambda: "kube-scheduler finds no place for serve-web-default" in said(plane, namespace))
+        until(lambda: there(plane, path)[0]["metadata"]["labels"]["fairlead.dev/revision"] == "r1")
+        carried_out(state="Available")
+        until(lambda: said(plane, namespace).startswith("r1 is ready at Seldon with 2 replicas; r2 was given up"))
+        write(desk, "seldon", run="other")
+        serve = desk.directory / "serve.yaml"
+        serve.write_text(serve.read_text().replace("engine: seldon\n", ""))
+        assert "`engine` stays as it is" in desk("run", "--detach", "serve.yaml", code=None).err
+        desk("stop", "web")
+        until(lambda: not there(plane, path) and not pods(plane, namespace))
+        desk("resume", "web")
+        until(lambda: len(there(plane, path)) == 1)
+        desk("delete", "--yes", "web")
+        until(lambda: not there(plane, path))
+
+
 @pytest.fixture(scope="module")
 def knative(plane: ControlPlane) -> None:
     define(plane, binaries.source_of_kinds("knative.dev/serving") / "config/core/300-resources", "*.yaml")
@@ -130,7 +213,8 @@ def test_knative_is_given_an_endpoint_and_a_weight_and_what_it_says_is_told(
         write(desk, "knative", run="other", more="replicas: 0..3\n")
         desk("run", "--detach", "serve.yaml")
         until(lambda: [each["percent"] for each in there(plane, path)[0]["spec"]["traffic"]] == [100])
-        write(desk, "kserve", run="other")
+        serve = desk.directory / "serve.yaml"
+        serve.write_text(serve.read_text().replace("engine: knative\n", ""))
         assert "`engine` stays as it is" in desk("run", "--detach", "serve.yaml", code=None).err
         desk("delete", "--yes", "web")
         until(lambda: not there(plane, path))

@@ -23,6 +23,7 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 PARSERS_ALONE = (
     "`engine: kserve`",
     "`engine: knative`",
+    "`engine: seldon`",
     "it is not said what it goes by",
     "it is for Fairlead's own scaling",
     "it is for the cluster's own autoscaler",

@@ -5,7 +5,7 @@ An engine makes the pods and has the requests come to them by itself. Whatever o
 and an engine does not, is refused with it, as is what the engine would take and then ignore.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,10 @@ class EndpointEngine(StrEnum):
 
     KSERVE = "kserve"
     KNATIVE = "knative"
+    SELDON = "seldon"
 
 
-TITLES = {EndpointEngine.KSERVE: "KServe", EndpointEngine.KNATIVE: "Knative"}
+TITLES = {EndpointEngine.KSERVE: "KServe", EndpointEngine.KNATIVE: "Knative", EndpointEngine.SELDON: "Seldon"}
 # Knative's own bounds: of its window, and of a request by default.
 LEAST_WINDOW_S, MOST_TIMEOUT_S = 6.0, 600.0
 
@@ -38,6 +39,8 @@ NO_QUEUE = "nothing waits there; leave `max_queue` out"
 NO_IDEMPOTENT = "nothing is sent again; leave `idempotent` out"
 TRIES = "has no trial of a revision by evidence"
 NO_CANARY = "KServe ignores a canary's weight in Standard mode; leave `canary` out"
+DIVIDES = "divides requests only where Istio or Ambassador brings them"
+NO_WEIGHT = "leave `canary` out"
 ONE_WEIGHT = "give one weight, such as `canary: {steps: [10%]}`, which stays until `canary` is left out again"
 
 
@@ -48,8 +51,12 @@ def endpoint_engine_problems(spec: "Serving") -> Iterable[tuple[str, str]]:
         return
     default = type(spec)(name="default", run="serve")
     yield from ((key, refusal(engine, verb, why)) for key, verb, why in _of_all(spec, default))
-    own = _of_kserve if engine is EndpointEngine.KSERVE else _of_knative
-    yield from ((key, refusal(engine, verb, why)) for key, verb, why in own(spec, default))
+    own = {
+        EndpointEngine.KSERVE: _of_kserve,
+        EndpointEngine.KNATIVE: _of_knative,
+        EndpointEngine.SELDON: _of_seldon,
+    }
+    yield from ((key, refusal(engine, verb, why)) for key, verb, why in own[engine](spec, default))
 
 
 def _of_all(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str]]:
@@ -113,6 +120,33 @@ def _of_kserve(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, 
         yield "scale", "in Standard mode does not count requests", "leave `concurrency` out"
     if scale.window_s != default.scale.window_s or scale.idle_s != default.scale.idle_s:
         yield "scale", "scales at KEDA's own pace", "leave `window` and `idle` out"
+
+
+def _of_seldon(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str]]:
+    """Return what Seldon, which makes a Deployment with a strategy of its own, does not have, or ignores."""
+    ignores = "has no orchestrator before a server, which would keep it"
+    if spec.canary is not None:
+        yield "canary", DIVIDES, NO_WEIGHT
+    if spec.max_concurrency is not None:
+        yield "max_concurrency", ignores, "have the server bound them, and leave `max_concurrency` out"
+    if spec.timeout_s != default.timeout_s:
+        yield "timeout", ignores, "have the server end requests, and leave `timeout` out"
+    if spec.replicas == 0:
+        yield "replicas", "wakes nothing at a request", "give `1..N`, or `engine: knative`"
+    scale = spec.scale
+    if spec.most_replicas is not None and scale.prometheus is None:
+        yield (
+            "replicas",
+            "does not count requests",
+            "give one number, or `scale: {prometheus: ...}`, which KEDA asks for it",
+        )
+    if scale.concurrency != default.scale.concurrency:
+        yield "scale", "does not count requests", "leave `concurrency` out"
+    if spec.rollout != default.rollout:
+        yield "rollout", "replaces a tenth of the replicas at a time", "leave `rollout` out"
+    pod = spec.kubernetes.pod.get("spec")
+    if isinstance(pod, Mapping) and "securityContext" in pod:
+        yield "kubernetes", "sets the security context of pods itself", "leave `securityContext` of the pod out"
 
 
 def _of_knative(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str]]:

@@ -63,6 +63,12 @@ ENGINES = (
         image="knative.dev/serving/cmd/controller",
         engines=(EndpointEngine.KNATIVE,),
     ),
+    Part(
+        name="Seldon Core",
+        api="machinelearning.seldon.io",
+        image="seldon-core-operator",
+        engines=(EndpointEngine.SELDON,),
+    ),
     Part(name="KEDA", api="keda.sh", image="keda"),
     Part(name="Volcano", api="scheduling.volcano.sh", image="vc-scheduler", engines=(Engine.VOLCANO,)),
     Part(name="Prometheus operator", api="monitoring.coreos.com", image="prometheus-operator"),

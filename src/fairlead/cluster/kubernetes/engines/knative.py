@@ -13,14 +13,13 @@ from fairlead.cluster.kubernetes.engines.endpoint_port import (
     labels,
     metadata,
 )
-from fairlead.cluster.kubernetes.engines.kserve import shell_command
 from fairlead.cluster.kubernetes.engines.port import Object, condition
+from fairlead.cluster.kubernetes.engines.server_pod import PORT, shell_command
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_name
 from fairlead.cluster.kubernetes.manifests.pods import SERVER_SECURITY, literal, server_resources
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.state.engine_endpoints import EngineEndpoint
 
-PORT = 8080
 SCALING = "autoscaling.knative.dev"
 
 

@@ -1,30 +1,17 @@
 """KServe in Standard mode: an InferenceService with a container of ours, of which it makes a Deployment."""
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.engines.endpoint_port import (
-    Handover,
-    environment,
-    falsity,
-    labels,
-    metadata,
-)
+from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, environment, falsity, labels, metadata
 from fairlead.cluster.kubernetes.engines.port import Object, condition
-from fairlead.cluster.kubernetes.manifests.affinities import among
-from fairlead.cluster.kubernetes.manifests.overlays import lay_over
-from fairlead.cluster.kubernetes.manifests.pods import SERVER_SECURITY, literal, server_resources
-from fairlead.policy.placement.node_eligibility import tolerations
+from fairlead.cluster.kubernetes.engines.server_pod import PORT, rolled, server_pod
 from fairlead.specs.endpoint_engines import EndpointEngine
-from fairlead.specs.overlay import RANKS
-from fairlead.specs.serving import Serving
 from fairlead.state.engine_endpoints import EngineEndpoint
 
 CONTAINER = "kserve-container"
 """The name by which KServe looks for the server's container."""
-PORT = 8080
 MODEL_DIR = "/mnt/models"
 """The place to which KServe's own init container brings what ``STORAGE_URI`` names."""
 
@@ -45,15 +32,17 @@ class KServe:
             "serving.kserve.io/autoscalerClass": "none" if spec.most_replicas is None else "keda",
         }
         surge = spec.rollout.max_surge
+        pod = server_pod(handover, _variables(handover), container=CONTAINER, port="http1")
         predictor: Object = {
             "minReplicas": spec.replicas,
             "maxReplicas": spec.most,
-            "labels": labels(handover.workload, handover.target, self.engine),
+            **pod["metadata"],
+            "labels": {**pod["metadata"].get("labels", {}), **labels(handover.workload, handover.target, self.engine)},
             "deploymentStrategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 0 if surge else 1},
             },
-            **_pod(handover),
+            **pod["spec"],
         }
         if spec.scale.prometheus is not None and spec.most_replicas is not None:
             query = spec.scale.prometheus
@@ -66,54 +55,16 @@ class KServe:
     def observe(self, content: Mapping[str, Any], made: Iterable[Mapping[str, Any]]) -> EngineEndpoint:
         """By its condition, and by the Deployment that rolls: the condition is true of an old revision as of a new."""
         given = content["metadata"].get("labels", {}).get(names.REVISION, "")
-        deployment: Mapping[str, Any] = next(iter(made), {})
-        status = deployment.get("status") or {}
-        of = (deployment.get("metadata") or {}).get("labels", {}).get(names.REVISION)
-        replicas, updated = status.get("replicas") or 0, status.get("updatedReplicas") or 0
-        is_seen = status.get("observedGeneration") == (deployment.get("metadata") or {}).get("generation")
-        available = status.get("availableReplicas") or 0
-        has_rolled = of == given and is_seen and replicas == updated and available > 0
+        roll = rolled(made, given)
         is_ready = condition(content, "Ready") is not None
-        message = falsity(content, "Ready") or falsity(deployment, "Progressing") or falsity(deployment, "Available")
-        if not message and is_ready and not has_rolled:
-            message = f"{updated} of its pods {'is' if updated == 1 else 'are'} of {given}, {available} available"
+        has_rolled = is_ready and roll.is_over
+        message = falsity(content, "Ready") or (roll.message if is_ready or roll.is_told else "")
         address = (content.get("status") or {}).get("address") or {}
         return EngineEndpoint(
-            kind=self.kind, is_there=True, given=given, ready=is_ready and has_rolled,
+            kind=self.kind, is_there=True, given=given, ready=has_rolled,
             url=address.get("url") or (content.get("status") or {}).get("url"),
-            replicas=status.get("readyReplicas") or 0, message="" if is_ready and has_rolled else message,
+            replicas=roll.ready, message="" if has_rolled else message,
         )  # fmt: skip
-
-
-def _pod(handover: Handover) -> Object:
-    """The fields of a pod in a predictor, with the overlay over them."""
-    spec = handover.target.spec
-    container: Object = {
-        "name": RANKS,
-        "image": spec.image,
-        "command": shell_command(spec),
-        "env": [{"name": name, "value": literal(value)} for name, value in _variables(handover).items()],
-        "ports": [{"name": "http1", "containerPort": PORT, "protocol": "TCP"}],
-        "readinessProbe": {"httpGet": {"path": spec.probe_path, "port": PORT}},
-        "resources": server_resources(spec.replica(), handover.device),
-        "securityContext": SERVER_SECURITY,
-    }
-    pod: Object = {
-        "terminationGracePeriodSeconds": math.ceil(spec.grace_s),
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "containers": [container],
-    }
-    if tolerated := tolerations(spec.replica()):
-        pod["tolerations"] = tolerated
-    laid: Object = lay_over({"metadata": {}, "spec": pod}, spec.kubernetes)["spec"]
-    if handover.models:
-        affinity = laid.get("affinity") or {}
-        laid["affinity"] = {**affinity, "nodeAffinity": among(affinity.get("nodeAffinity") or {}, handover.models)}
-    for each in laid["containers"]:
-        if each["name"] == RANKS:
-            each["name"] = CONTAINER
-    return laid
 
 
 def _variables(handover: Handover) -> dict[str, str]:
@@ -122,13 +73,6 @@ def _variables(handover: Handover) -> dict[str, str]:
     is_url = "://" in model
     found = environment(handover.target, model=MODEL_DIR if is_url else model)
     return {**found, "PORT": str(PORT), **({"STORAGE_URI": model} if is_url else {})}
-
-
-def shell_command(spec: Serving) -> list[str]:
-    """The server's command under a shell, which gives way to a single one so that it hears of its end."""
-    run = spec.replica().run
-    is_single = not any(mark in run for mark in "\n;&|=")
-    return ["sh", "-c", f"exec {run}" if is_single else run]
 
 
 DRIVER = KServe()

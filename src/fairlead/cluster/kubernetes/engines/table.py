@@ -36,6 +36,7 @@ def driver_of(engine: Engine) -> Driver:
 _ENDPOINT_HOMES: Mapping[EndpointEngine, str] = {
     EndpointEngine.KSERVE: "kserve",
     EndpointEngine.KNATIVE: "knative",
+    EndpointEngine.SELDON: "seldon",
 }
 
 

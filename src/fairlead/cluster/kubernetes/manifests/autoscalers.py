@@ -38,7 +38,9 @@ def render_autoscaler(endpoint: Workload[Serving]) -> Object:
             },
             "ownerReferences": [names.owner(endpoint)],
         },
-        "spec": _hpa(endpoint.spec) if by is Autoscaler.HPA else _scaled_object(endpoint.spec),
+        "spec": _hpa(endpoint.spec)
+        if by is Autoscaler.HPA
+        else {"scaleTargetRef": _target(endpoint.spec), **scaled_by_query(endpoint.spec)},
     }  # fmt: skip
 
 
@@ -82,7 +84,8 @@ def _hpa(spec: Serving) -> Object:
     }
 
 
-def _scaled_object(spec: Serving) -> Object:
+def scaled_by_query(spec: Serving) -> Object:
+    """The fields of a ScaledObject but for what it scales."""
     query = spec.scale.prometheus
     assert query is not None, "KEDA goes by a query"
     trigger = {
@@ -97,7 +100,6 @@ def _scaled_object(spec: Serving) -> Object:
         },
     }
     return {
-        "scaleTargetRef": _target(spec),
         "pollingInterval": POLL_S,
         "cooldownPeriod": round(spec.scale.idle_s),
         "minReplicaCount": spec.replicas,

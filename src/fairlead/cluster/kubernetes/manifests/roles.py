@@ -119,7 +119,8 @@ ENGINE_RULES: Rules = [
     rule("ray.io", ("rayjobs",), _HANDED),
     rule("batch.volcano.sh", ("jobs",), _HANDED),
     rule("serving.kserve.io", ("inferenceservices",), (*_HANDED, "patch")),
-    rule("apps", ("deployments",), ("list", "watch")),  # how far one that KServe made has rolled
+    rule("apps", ("deployments",), ("list", "watch")),  # how far one that KServe or Seldon made has rolled
+    rule("machinelearning.seldon.io", ("seldondeployments",), (*_HANDED, "patch")),
     rule("serving.knative.dev", ("services",), (*_HANDED, "patch")),
     rule("serving.knative.dev", ("revisions",), ("list", "watch")),  # how many replicas there are
     rule("autoscaling", ("horizontalpodautoscalers",), _SCALING),  # of endpoints that a cluster's own scales

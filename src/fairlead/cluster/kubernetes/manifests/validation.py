@@ -256,14 +256,15 @@ def endpoint_rules() -> list[Rule]:
         return rule(f"!has(self.engine) || {test}", say("`engine: "), "self.engine", say(f"` {verb}: {why}"), at=at)
 
     given = endpoint_engines
-    ignored = f'!has(self.canary) || self.engine != "{given.EndpointEngine.KSERVE}"'
+    none_at = '!has(self.canary) || self.engine != "{}"'.format
     return [
         *model_rules(),
         refused("has(self.image)", given.MAKES_PODS, given.NO_IMAGE, at=".engine"),
         refused("!has(self.workdir)", given.MAKES_PODS, given.NO_WORKDIR, at=".workdir"),
         refused("!has(self.setup)", given.MAKES_PODS, given.NO_SETUP, at=".setup"),
         refused("!has(self.access)", given.ANSWERS, given.NO_ACCESS, at=".access"),
-        refused(ignored, given.TRIES, given.NO_CANARY, at=".canary"),
+        refused(none_at(given.EndpointEngine.KSERVE), given.TRIES, given.NO_CANARY, at=".canary"),
+        refused(none_at(given.EndpointEngine.SELDON), given.DIVIDES, given.NO_WEIGHT, at=".canary"),
     ]
 
 
