@@ -278,6 +278,15 @@ def test_nothing_is_known_of_an_object_without_a_status() -> None:
             {"containerStatuses": [{"name": "c", "state": {"running": {}}, "ready": False}]},
             "c of p runs and does not answer its probe yet",
         ),
+        (
+            {
+                "containerStatuses": [
+                    {"name": "queue-proxy", "state": {"running": {}}, "ready": False},
+                    {"name": "server", "state": {"terminated": {"exitCode": 3}}, "ready": False},
+                ]
+            },
+            "server of p ended with exit code 3",
+        ),
         ({"containerStatuses": [{"name": "c", "state": {"running": {}}, "ready": True}]}, ""),
     ],
 )

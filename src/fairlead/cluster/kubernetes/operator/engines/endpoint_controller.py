@@ -310,7 +310,8 @@ def trouble_of(pod: Mapping[str, Any]) -> str:
     for each in status.get("conditions") or ():
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             return f"kube-scheduler finds no place for {name}: {_clause(each.get('message'))}"
-    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    for each in containers:
         state = each.get("state") or {}
         waiting = state.get("waiting") or {}
         ended = (each.get("lastState") or {}).get("terminated") or state.get("terminated") or {}
@@ -318,7 +319,9 @@ def trouble_of(pod: Mapping[str, Any]) -> str:
             return f"{each['name']} of {name} ended with exit code {ended['exitCode']}"
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"{each['name']} of {name} waits: {_clause(waiting.get('message') or waiting['reason'])}"
-        if not each.get("ready") and "running" in state:
+    for each in containers:
+        # Last, as one beside the server that asks it is not ready either.
+        if not each.get("ready") and "running" in (each.get("state") or {}):
             return f"{each['name']} of {name} runs and does not answer its probe yet"
     return ""
 
