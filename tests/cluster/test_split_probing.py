@@ -18,8 +18,8 @@ from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Sh
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Checkpoint
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Intent, Phase, Probed, Probing, Status, Workload
-from fairlead.state.split_probing import subject
+from fairlead.state.snapshot import Intent, Phase, Status, Workload
+from fairlead.state.split_probing import Probed, Probing, subject
 from tests.builders import change, training
 from tests.cluster.test_local_supervisor import Desk, script
 from tests.late import torch_or_skip

@@ -25,7 +25,7 @@ from fairlead.state.snapshot import (
     Status,
     Workload,
 )
-from fairlead.state.split_probing import in_force, untried
+from fairlead.state.split_probing import Probed, Probing, in_force, untried
 from tests.builders import node, status, training
 
 NOW = 1_000_000_100.0

@@ -82,13 +82,11 @@ from fairlead.state.snapshot import (
     Phase,
     Pod,
     PodPhase,
-    Probed,
-    Probing,
     Snapshot,
     Spending,
     Workload,
 )
-from fairlead.state.split_probing import subject
+from fairlead.state.split_probing import Probed, Probing, subject
 from fairlead.traces.arrivals import Arrival
 from tests.builders import GIB, node, status, training
 from tests.kubernetes.builders import SETTINGS, UID, a_creation, a_workload

@@ -11,6 +11,7 @@ from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.reasons import Reason
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
+from fairlead.state.split_probing import Probing, in_force
 
 if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a dataclass takes a millisecond
     from typing_extensions import TypeVar
@@ -341,36 +342,6 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
-    """A split that was tried.
-
-    Attributes:
-        step_s: Seconds that a step took; None where it came to none.
-        problem: Why it came to none.
-    """
-
-    name: str
-    step_s: float | None = None
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probing:
-    """The splits of a run that were tried, in their order.
-
-    Attributes:
-        of: The splits and the number of ranks that this is about, in a few characters: it holds for no others.
-        chosen: The one that is kept; None while some are still to be tried.
-        kills: How often the one that is tried now was killed, or hung.
-    """
-
-    of: str
-    tried: tuple[Probed, ...] = ()
-    chosen: str | None = None
-    kills: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """A place that is kept for one member of a gang until it starts there."""
 
@@ -561,8 +532,6 @@ class Workload(Generic[Spec_co]):
         if self.spec.most_nodes is None:
             if self.spec.parallel is None or not self.spec.parallel.candidates:
                 return self.spec
-            from fairlead.state.split_probing import in_force  # here, since few runs try splits
-
             return replace(self.spec, parallel=in_force(self.spec, self.status.probing))
         return self.spec.at(self.status.nodes or self.spec.nodes)
 

@@ -5,11 +5,42 @@ import json
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING
 
+from fairlead.frozen import dataclass
 from fairlead.specs.parallel import Parallel, SplitCandidate
 
 if TYPE_CHECKING:
     from fairlead.specs.training import Training
-    from fairlead.state.snapshot import Probing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """A split that was tried.
+
+    Attributes:
+        step_s: Seconds that a step took; None where it came to none.
+        problem: Why it came to none.
+    """
+
+    name: str
+    step_s: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probing:
+    """The splits of a run that were tried, in their order.
+
+    Attributes:
+        of: The splits and the number of ranks that this is about, in a few characters: it holds for no others.
+        chosen: The one that is kept; None while some are still to be tried.
+        kills: How often the one that is tried now was killed, or hung.
+    """
+
+    of: str
+    tried: tuple[Probed, ...] = ()
+    chosen: str | None = None
+    kills: int = 0
+
 
 PARTS = tuple(each.name for each in fields(SplitCandidate) if each.name != "estimate_s")
 
@@ -26,12 +57,12 @@ def subject(spec: "Training") -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def found_of(spec: "Training", probing: "Probing | None") -> "Probing | None":
+def found_of(spec: "Training", probing: Probing | None) -> Probing | None:
     """Return what was found of the splits that a run has now; None where that was of others."""
     return probing if probing is not None and probing.of == subject(spec) else None
 
 
-def untried(spec: "Training", probing: "Probing | None") -> tuple[str, ...]:
+def untried(spec: "Training", probing: Probing | None) -> tuple[str, ...]:
     """Return the splits that are still to be tried, in their order; none once one is chosen."""
     if spec.parallel is None or not spec.parallel.candidates:
         return ()
@@ -55,7 +86,7 @@ def split_of_candidate(parallel: Parallel, name: str) -> Parallel:
     return replace(parallel, candidates={}, **given)
 
 
-def in_force(spec: "Training", probing: "Probing | None") -> Parallel:
+def in_force(spec: "Training", probing: Probing | None) -> Parallel:
     """Return the split of the present start: one that is tried, or the one that is kept."""
     assert spec.parallel is not None
     left, found = untried(spec, probing), found_of(spec, probing)

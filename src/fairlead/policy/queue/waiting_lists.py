@@ -93,7 +93,7 @@ class WaitingLists:
 
 @dataclass(slots=True)
 class _Cursor:
-    """How many runs of a list have been told."""
+    """A position in a list: the number of runs that the merge has passed on."""
 
     alike: Alike
     told: int = 0

@@ -12,8 +12,8 @@ from fairlead.policy.kinds.failures import Blame, Failure
 from fairlead.policy.strategy.resolution import describe, split_of
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Phase, Pod, PodPhase, Probed, Probing, Workload
-from fairlead.state.split_probing import found_of, split_of_candidate, subject, untried
+from fairlead.state.snapshot import Phase, Pod, PodPhase, Workload
+from fairlead.state.split_probing import Probed, Probing, found_of, split_of_candidate, subject, untried
 from fairlead.text.quantities import describe_duration, plural
 
 # A first step may compile for minutes; a program that tells of no step by then does not say how fast it is.

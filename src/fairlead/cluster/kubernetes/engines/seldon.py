@@ -80,7 +80,7 @@ def _variables(handover: Handover) -> dict[str, str]:
 
 
 def _life(spec: Serving) -> Object:
-    """What Seldon would else put there by itself: probes that begin after a minute, and an end of ten seconds."""
+    """Render the probes and the end of a server, for which Seldon's defaults are a minute and ten seconds."""
     drain_s = math.floor(min(MOST_DRAIN_S, spec.grace_s / 2))
     return {
         "livenessProbe": {

@@ -65,7 +65,7 @@ def shell_command(spec: Serving) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolled:
-    """How far the Deployment that an engine made has rolled to a revision.
+    """Progress of the roll-out of a revision by the Deployment that an engine made.
 
     Attributes:
         is_over: All of its pods are of the revision, and some of them serve.
