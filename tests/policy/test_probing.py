@@ -18,14 +18,13 @@ from fairlead.state.snapshot import (
     Phase,
     Pod,
     PodPhase,
-    Probed,
     Progress,
     RankExit,
     Snapshot,
     Status,
     Workload,
 )
-from fairlead.state.split_probing import Probed, Probing, in_force, untried
+from fairlead.state.split_probing import Probed, in_force, untried
 from tests.builders import node, status, training
 
 NOW = 1_000_000_100.0
