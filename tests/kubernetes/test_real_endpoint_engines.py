@@ -214,7 +214,7 @@ def test_knative_is_given_an_endpoint_and_a_weight_and_what_it_says_is_told(
         desk("run", "--detach", "serve.yaml")
         until(lambda: [each["percent"] for each in there(plane, path)[0]["spec"]["traffic"]] == [100])
         serve = desk.directory / "serve.yaml"
-        serve.write_text(serve.read_text().replace("engine: knative\n", ""))
+        serve.write_text(serve.read_text().replace("engine: knative\n", "").replace("replicas: 0..3", "replicas: 1"))
         assert "`engine` stays as it is" in desk("run", "--detach", "serve.yaml", code=None).err
         desk("delete", "--yes", "web")
         until(lambda: not there(plane, path))
