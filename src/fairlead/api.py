@@ -252,10 +252,8 @@ def find(name: str, *, team: str | None = None, context: str | None = None, name
 
 
 def submit(cluster: ClusterClient, admitted: Admission[AnySpec]) -> Workload[AnySpec]:
-    """Submit an admitted spec and start a supervisor if needed. A name that a finished run has gets a number."""
-    # An endpoint keeps its address, and with it its name.
-    is_endpoint = type(admitted.spec).__name__ == "Serving"
-    spec = admitted.spec if is_endpoint else renamed(admitted.spec, free_name(cluster, admitted.spec))
+    """Submit an admitted spec and start a supervisor if needed. The name of a run that is finished gets a number."""
+    spec = renamed(admitted.spec, free_name(cluster, admitted.spec))
     return cluster.launch(spec, directory=admitted.directory)
 
 

@@ -1,5 +1,6 @@
 """What `run` says of an endpoint that does not come to serve."""
 
+import json
 import time
 from pathlib import Path
 
@@ -68,3 +69,79 @@ def test_an_endpoint_that_is_run_again_as_it_is_is_not_told_as_changed(desk: Pat
     assert suspended.code == 1
     assert suspended.err.endswith("`fairlead resume hello` lets it serve again.\n")
     assert "RolloutStarted" not in suspended.err
+
+
+SERVER = """
+import os
+from http.server import ThreadingHTTPServer, SimpleHTTPRequestHandler
+
+ThreadingHTTPServer((os.environ["HOST"], int(os.environ["PORT"])), SimpleHTTPRequestHandler).serve_forever()
+"""
+HELLO = "kind: Serving\nname: hello\nrun: exec python server.py\nworkdir: code\nresources: {cpu: 0.05}\n"
+
+
+def test_plan_tells_what_run_makes_of_an_endpoint_whose_code_or_keys_were_edited(desk: Path, call: Call) -> None:
+    code, file = desk / "code", desk / "hello.yaml"
+    code.mkdir()
+    (code / "server.py").write_text(SERVER)
+    file.write_text(HELLO)
+    assert "hello serves r1" in call("run", "hello.yaml").err
+    same = call("plan", "hello.yaml")
+    assert (same.code, "hello: nothing to do" in same.out) == (0, True)
+    assert same.out.endswith("`fairlead run` would change nothing\n")
+    assert call("plan", "--diff", "hello.yaml").code == 0
+
+    # The code alone: what differs, and how it takes over.
+    (code / "server.py").write_text(f"{SERVER}# edited\n")
+    (code / "more.py").write_text("")
+    (code / "notes.yaml").write_text("a spec is no code\n")
+    before = _files(desk / "home" / "code")
+    planned = call("plan", "hello.yaml")
+    assert planned.code == 1
+    head = "hello: `fairlead run` would make another revision, r2, in the place of r1\nKEY"
+    assert head in planned.out
+    assert "(more.py, server.py)\n" in planned.out
+    assert planned.out.endswith(
+        "hello: its replicas come first, at most 2 replicas at once (`rollout.max_surge: 1`); one of r1 goes for each "
+        "that is ready\nhello: if none of r2 is ready within 10m, r1 stays\n"
+    )
+    marked = call("plan", "--diff", "--format", "markdown", "hello.yaml")
+    assert marked.code == 1
+    assert "1 key differs" in marked.out
+    assert marked.out.splitlines()[-1].endswith("(more.py, server.py) |")
+    told = json.loads(call("plan", "--json", "hello.yaml").out)
+    assert told["change"] == "revise"
+    assert (told["revision"]["name"], told["revision"]["replaces"], told["revision"]["is_new"]) == ("r2", "r1", True)
+    assert [each["key"] for each in told["revision"]["differences"]] == ["code"]
+    assert _files(desk / "home" / "code") == before, "plan keeps nothing"
+    ran = call("run", "hello.yaml").err
+    assert ran.startswith("Changed hello.\n")
+    assert "hello serves r2" in ran
+    assert (call("plan", "hello.yaml").code, call("plan", "--diff", "hello.yaml").code) == (0, 0)
+
+    # A key of the endpoint alone replaces nothing.
+    file.write_text(f"{HELLO}replicas: 2\n")
+    grown = call("plan", "hello.yaml")
+    assert grown.code == 1
+    assert "would change it, and r2 goes on: none of its replicas is replaced\n" in grown.out
+    assert grown.out.endswith("KEY       WAS  IS\nreplicas  1    2\n")
+
+    # What was there before comes back, and what is another again is tried first.
+    (code / "server.py").write_text(SERVER)
+    (code / "more.py").unlink()
+    file.write_text(HELLO)
+    assert "would bring back r1, in the place of r2\n" in call("plan", "hello.yaml").out
+    file.write_text(f"{HELLO}env: {{A: b}}\ncanary: {{steps: [10%], within: 2h}}\n")
+    tried = call("plan", "hello.yaml").out
+    assert "env.A          none" in tried
+    assert "hello: canary: r3 gets 10 % of the requests, and takes over once it is shown to be no worse" in tried
+
+    # One that is over is submitted anew under its name.
+    call("stop", "hello")
+    over = call("plan", "hello.yaml")
+    assert over.code == 1
+    assert "\nhello: it would start at once" in over.out
+
+
+def _files(directory: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}

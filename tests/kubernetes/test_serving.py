@@ -153,7 +153,15 @@ def test_each_revision_serves_the_files_that_came_with_it(desk: Desk, plane: Con
         again = files("web-r1-2-0-0")
         assert kept() == {first, again}
 
+        assert desk("plan", "code/serve.yaml").out.endswith("`fairlead run` would change nothing\n")
         write("two")
+        (desk.directory / "code" / "more.py").write_text("")
+        planned = desk("plan", "code/serve.yaml", code=1).out
+        assert "web: `fairlead run` would make another revision, r2, in the place of r1\nKEY" in planned
+        assert "(more.py, serve.py)\nweb: its replicas come first, at most 2 replicas at once" in planned
+        assert "(more.py, serve.py)" in desk("plan", "--diff", "code/serve.yaml", code=1).out
+        assert endpoint(plane, namespace)["message"] == "2 of 2 replicas of r1 are ready"
+        (desk.directory / "code" / "more.py").unlink()
         assert "web serves r2" in desk("run", "code/serve.yaml").err
         until(lambda: backends(plane, namespace) == ["web-r2-3-0-0"])
         second = files("web-r2-3-0-0")

@@ -12,13 +12,16 @@ from fairlead.control.admission import Admission
 from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.control.pipelines.preview import Foreseen, Preview, preview
 from fairlead.control.pipelines.submission import driver_of, pipeline_of, store_of
+from fairlead.control.revisions import plan_revision
 from fairlead.errors import ClusterError, Conflict, NotFound
 from fairlead.frozen import dataclass
+from fairlead.policy.serving.revision_outlook import RevisionOutlook
 from fairlead.specs.formats.differences import differences
 from fairlead.specs.formats.rendering import render_short
+from fairlead.specs.serving import Serving
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec, renamed
-from fairlead.state.snapshot import is_leaf
+from fairlead.state.snapshot import AnyWorkload, is_leaf
 from fairlead.text.quantities import plural
 
 TEXT, MARKDOWN = "text", "markdown"
@@ -71,6 +74,8 @@ def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> 
             head=f"{spec.name}: it has not run before",
             rows=(("KEY", "WAS", "IS"), (_what(spec)[0], "", _what(spec)[1])),
         )
+    if isinstance(spec, Serving) and isinstance(last.spec, Serving):
+        return _of_endpoint(cluster, last, admitted)
     if not isinstance(spec, Training) or not is_leaf(last):
         old, new = render_short(last.spec), render_short(renamed(spec, last.spec.name))
         keyed = tuple((key, str(old.get(key, "")), str(new.get(key, ""))) for key in {**old, **new})
@@ -83,6 +88,31 @@ def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> 
     rows_of_keys = tuple((each.key, each.old, each.new) for each in found)
     head = f"{spec.name}: {plural(len(found), 'key')} {'differs' if len(found) == 1 else 'differ'} from run {last.uid}"
     return Difference(head=head, rows=(("KEY", "WAS", "IS"), *rows_of_keys))
+
+
+def _of_endpoint(cluster: ClusterClient, last: AnyWorkload, admitted: Admission[WorkloadSpec]) -> Difference:
+    """Compare an endpoint with what a file would make of it, its code included."""
+    name, revision = admitted.spec.name, plan_revision(cluster, last, admitted, time.time())
+    found = () if revision is None else revision.differences
+    outlook = None if revision is None else revision.outlook
+    if not found:
+        return Difference(head=f"{name}: nothing differs from {last.uid}")
+    said = f"{plural(len(found), 'key')} {'differs' if len(found) == 1 else 'differ'} from {last.uid}"
+    if outlook is not None and not last.status.phase.is_final:
+        said += f": {describe_revision(outlook)}"
+    return Difference(
+        head=f"{name}: {said}", rows=(("KEY", "WAS", "IS"), *((each.key, each.old, each.new) for each in found))
+    )
+
+
+def describe_revision(outlook: RevisionOutlook) -> str:
+    """Say which revision `run` would make of an endpoint, or that none of its replicas is replaced."""
+    place = "" if outlook.replaces is None else f", in the place of {outlook.replaces}"
+    if outlook.is_new:
+        return f"`fairlead run` would make another revision, {outlook.name}{place}"
+    if place:
+        return f"`fairlead run` would bring back {outlook.name}{place}"
+    return f"`fairlead run` would change it, and {outlook.name} goes on: none of its replicas is replaced"
 
 
 def _what(spec: WorkloadSpec) -> tuple[str, str]:

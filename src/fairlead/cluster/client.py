@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fairlead.specs.endpoint_engines import EndpointEngine
     from fairlead.specs.team import Team
     from fairlead.specs.training import Training
+    from fairlead.specs.workload import WorkloadSpec
     from fairlead.state.access_keys import AccessKey
     from fairlead.state.series import Point
     from fairlead.state.snapshot import AnyWorkload, Node, Pod, Snapshot, Workload
@@ -141,6 +142,18 @@ class ClusterClient(WorkloadStore, Protocol):
         Raises:
             NameTaken: An unfinished workload of that team has the name.
         """
+        ...
+
+    def revised(self, workload: AnyWorkload, spec: Spec, *, directory: Path | None = None) -> Spec | None:
+        """Return the spec that ``launch`` gives an unfinished workload that has the name already; nothing is kept.
+
+        It is the one that the workload has where nothing changes; None where ``launch`` refuses the name.
+        """
+        ...
+
+    def edited_code(self, workload: AnyWorkload, spec: WorkloadSpec, directory: Path | None) -> tuple[str, ...] | None:
+        """Return the paths of the code of an endpoint's spec that differ from what ``launch`` would take along for
+        another one; None where that cannot be told."""
         ...
 
     def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:

@@ -259,6 +259,8 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
 
 def free_name(cluster: ClusterClient, spec: WorkloadSpec) -> str:
     """The spec's name, or with a number behind it the first one that no finished run has."""
+    if type(spec).__name__ == "Serving":
+        return spec.name  # an endpoint keeps its address, and with it its name
     taken, wanted = cluster.finished_names(spec.team), spec.name
     name, number = wanted, 2
     while name in taken:

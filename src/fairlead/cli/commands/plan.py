@@ -25,6 +25,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import IGNORABLE, Admission, admit, free_name
 from fairlead.control.pipelines.command import UNSEEN, is_pipeline
+from fairlead.control.revisions import Revision, plan_revision
 from fairlead.errors import CannotFit, NameTaken, NotAllowed
 from fairlead.policy.kinds.right_sizing import is_unsized, requests_of
 from fairlead.policy.queue.start_outlook import outlook
@@ -91,9 +92,11 @@ def plan(
 ) -> int:
     """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
 
-    A FILE of `-` is the standard input. Of a Pipeline each step is told, whether it would run and why. With --verify
-    the program of a Training goes through two steps with fake tensors: it runs here, but takes neither memory nor GPUs.
-    Of a Serving that runs a text server with a model of Hugging Face on this machine it tells how fast it would answer.
+    A FILE of `-` is the standard input. Of an endpoint that is under way it tells which keys differ, its code among
+    them, and how another revision would take over. Of a Pipeline each step is told, whether it would run and why. With
+    --verify the program of a Training goes through two steps with fake tensors: it runs here, but takes neither memory
+    nor GPUs. Of a Serving that runs a text server with a model of Hugging Face on this machine it tells how fast it
+    would answer.
 
     Exit code 0: nothing to do, all of them are under way already, or with --diff nothing differs; 1: there are changes;
     any other: an error.
@@ -129,11 +132,13 @@ def plan(
         """Return whether what each step would do can be told here."""
         return is_pipeline(spec) and not cluster.has_containers
 
-    going = [_under_way(cluster, each) for each in wanted]
-    new = [_named(cluster, each) for each, run in zip(wanted, going, strict=True) if run is None]
+    now = time.time()
+    going = [_under_way(cluster, each, now) for each in wanted]
+    new = [_named(cluster, each) for each, there in zip(wanted, going, strict=True) if there is None]
     outcomes = _decide(cluster, [each.spec for each in new])
     coming = iter(zip(new, outcomes, strict=True))
-    for request, each, run in zip(asked, wanted, going, strict=True):
+    for request, each, there in zip(asked, wanted, going, strict=True):
+        run = None if there is None else there.run
         admitted, (status, starts_at) = (each, (run.status, None)) if run is not None else next(coming)
         spec = admitted.spec
         new_run = spec if run is None and isinstance(spec, Training) else None
@@ -141,7 +146,7 @@ def plan(
         costs = () if new_run is None else cost_forecasts(cluster, new_run)
         takes = None if new_run is None else new_run_forecast(cluster, new_run)
         if json_:
-            change = "none" if run is not None else "submit"
+            change = "submit" if there is None else "revise" if there.differences else "none"
             phase = None if status.reason.code is UNKNOWN else status.phase.value
             said = {"phase": phase, "reason": asdict(status.reason), "chosen": list(admitted.notes)}
             waits = status.phase is Phase.PENDING
@@ -150,6 +155,7 @@ def plan(
                     {
                         "name": spec.name,
                         "change": change,
+                        **({} if there is None or not there.differences else {"revision": _revision_json(there)}),
                         **said,
                         "starts_at": starts_at if waits else None,
                         **({} if status.requests is None else {"requests": asdict(status.requests)}),
@@ -174,10 +180,13 @@ def plan(
         _print_text(spec, request, tokens, served)
         if verify:
             _print_traces(spec, request)
-        if run is not None:
+        if there is not None and there.differences:
+            print("\n".join(_describe_revision(there)))
+        elif there is not None:
             print(f"{spec.name}: nothing to do: it is {status.phase.value}: {status.reason.message}")
-            follow = f"`fairlead attach {cluster.named(run)}` follows it"
-            print(f"{spec.name}: {follow}; `fairlead run` would refuse a second one of that name")
+            follow = f"`fairlead attach {cluster.named(there.run)}` follows it"
+            again = "would change nothing" if there.is_standing else "would refuse a second one of that name"
+            print(f"{spec.name}: {follow}; `fairlead run` {again}")
         else:
             if is_pipeline(spec) and not has_steps(spec):
                 print(f"{spec.name}: {UNSEEN}")
@@ -191,7 +200,25 @@ def plan(
                 print(f"{spec.name}: takes {describe_length(takes)}")
             for cost in costs:
                 print(f"{spec.name}: {describe_forecast(cost)}")
-    return CHANGES if new else 0
+    return CHANGES if new or any(there is not None and there.differences for there in going) else 0
+
+
+def _describe_revision(revision: Revision) -> list[str]:
+    """Tell what `run` would make of a workload that stays, in sentences and a table of what differs."""
+    name, outlook = revision.run.spec.name, revision.outlook
+    rows = table([("KEY", "WAS", "IS"), *((each.key, each.old, each.new) for each in revision.differences)])
+    if outlook is None:
+        return [f"{name}: `fairlead run` would give it this spec, by which it goes on from then", rows]
+    from fairlead.cli.plan_differences import describe_revision
+
+    return [f"{name}: {describe_revision(outlook)}", rows, *(f"{name}: {sentence}" for sentence in outlook.rollout)]
+
+
+def _revision_json(revision: Revision) -> dict[str, object]:
+    return {
+        **({} if revision.outlook is None else asdict(revision.outlook)),
+        "differences": [asdict(each) for each in revision.differences],
+    }
 
 
 def _print_splits(cluster: ClusterClient, request: Asked) -> None:
@@ -268,29 +295,30 @@ def _steps(spec: WorkloadSpec) -> "tuple[Preview, ...]":
     return steps_of(spec)
 
 
-def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> AnyWorkload | None:
-    """The unfinished run that is just what is asked for; None when none has the name.
+def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec], now: float) -> Revision | None:
+    """Tell what becomes of the unfinished run of the name: nothing, or a change of one that stays; None without one.
 
     Raises:
-        NameTaken: An unfinished run has the name and is another one.
+        NameTaken: An unfinished run has the name, is another one and stays as it is.
     """
     spec = admitted.spec
     going = cluster.unfinished(spec.team)
     run = next((run for run in going if (run.spec.team, run.spec.name) == (spec.team, spec.name)), None)
     if run is None:
         return None
+    revision = plan_revision(cluster, run, admitted, now)
+    if revision is not None:
+        return revision
     if is_leaf(run) and isinstance(spec, Training):
         # Others may put labels on a run that is under way.
         labels = run.spec.labels if spec.labels.items() <= run.spec.labels.items() else spec.labels
         differences = [str(each) for each in of_specs(run.spec, replace(spec, labels=labels))]
     else:
-        if isinstance(run.spec, Serving) and isinstance(spec, Serving):
-            spec = replace(spec, code=run.spec.code)  # which state of its directory it is, no file says
         differences = [] if run.spec == spec else [f"it is a {type(run.spec).__name__} with other keys"]
     if admitted.directory is not None and is_leaf(run) and not cluster.has_files_of(run, admitted.directory):
         differences.append(f"the files of `workdir` (they have changed in {admitted.directory})")
     if not differences:
-        return run
+        return Revision(run=run)
     raise NameTaken(
         f"{spec.name} is {run.status.phase.value} with another spec: {', '.join(differences)}. "
         f"`fairlead suspend {spec.name}`, then `fairlead resume {spec.name}` with the file gives it this one; or give "

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from fairlead.specs.endpoint_engines import EndpointEngine
     from fairlead.specs.serving import Serving
     from fairlead.specs.team import Team
+    from fairlead.specs.workload import WorkloadSpec
     from fairlead.state.access_keys import AccessKey
     from fairlead.state.demand import Demand
     from fairlead.state.measurements import Measurement
@@ -460,13 +461,33 @@ class LocalCluster:
         if type(spec).__name__ != "Serving":
             return None
         found = self.store.named(spec.name, spec.team)
-        if found is None or type(found.spec) is not type(spec) or found.status.phase.is_final:
+        if found is None or found.status.phase.is_final:
             return None
-        revised = self._keep_code(found.uid, spec)
+        revised = self.revised(found, spec)
+        if revised is None:
+            return None
+        # Also of the same code: what is no source, such as a table beside it, may be another by now.
+        kept = self._keep_code(found.uid, spec)
         if found.spec == revised:
             return found
         self._keep_environment(found.uid, environ)
-        return self.store.revise(found.uid, revised, time.time())
+        return self.store.revise(found.uid, kept, time.time())
+
+    def revised(self, workload: AnyWorkload, spec: Spec, *, directory: Path | None = None) -> Spec | None:
+        """Return the spec that ``launch`` gives an endpoint that is there; None for any other workload."""
+        if type(spec).__name__ != "Serving" or type(workload.spec) is not type(spec):
+            return None
+        serving = cast("Serving", spec)
+        if serving.code and self._code().keeps(workload.uid, serving.code):
+            return spec
+        return cast("Spec", replace(serving, code=self._code().name_now(serving.replica())))
+
+    def edited_code(
+        self, workload: AnyWorkload, spec: "WorkloadSpec", directory: Path | None
+    ) -> tuple[str, ...] | None:
+        """Return the sources of an endpoint's code that differ from those in the directory of a spec of it."""
+        before, serving = cast("Serving", workload.spec), cast("Serving", spec)
+        return self._code().edited_sources(workload.uid, before.code, serving.replica())
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
         """Return the address of an endpoint; None while there is no gateway, or it is over."""

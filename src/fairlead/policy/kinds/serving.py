@@ -402,6 +402,11 @@ def asked_revision(serving: Workload[Serving]) -> Revision | None:
     return asked if asked is not None and _is_of(asked, serving.spec) else None
 
 
+def detail_with(serving: Workload[Serving], spec: Serving, now: float) -> ServingDetail:
+    """Return what the next judgement would begin with if the endpoint had another spec."""
+    return _asked(spec, detail_of(serving), now)
+
+
 def spec_of(revision: Revision) -> Serving:
     """Return the endpoint's spec as of a revision."""
     spec = from_json(revision.spec)
@@ -528,13 +533,21 @@ def _show_ready(spec: Serving, detail: ServingDetail, serves: bool, now: float) 
     """
     target, old = detail.revision(detail.target), detail.serving
     assert target is not None
+    is_tried = is_to_be_tried(spec, detail)
     revisions = tuple(replace(each, ready_at=now) if each is target else each for each in detail.revisions)
     detail = replace(detail, revisions=revisions)
-    is_there = old not in (None, target.number) and serves
-    if spec.canary is None or old is None or not is_there or target.served_at is not None:
+    if not is_tried or old is None or not serves:
         return _take_over(detail, now)
     trial = Trial(name=f"{target.name}@{now:.3f}", old=old, began_at=now, rules=str(spec.canary))
     return replace(detail, canary=trial)
+
+
+def is_to_be_tried(spec: Serving, detail: ServingDetail) -> bool:
+    """Return whether the target gets a part of the requests first, where the revision that serves is there by then."""
+    target = detail.revision(detail.target)
+    if spec.canary is None or target is None or detail.serving in (None, target.number):
+        return False
+    return target.ready_at is None and target.served_at is None
 
 
 def _take_over(detail: ServingDetail, now: float) -> ServingDetail:

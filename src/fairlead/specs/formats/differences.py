@@ -8,11 +8,11 @@ from typing import Any
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import one_line
 from fairlead.specs.formats.rendering import default_of, render_short
+from fairlead.specs.keys import OBJECTS
 from fairlead.specs.tables.field_types import Section, Single
-from fairlead.specs.tables.training_keys import TRAINING
-from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 
-NOTHING = "none"
+NOTHING, BY_DEFAULT = "none", "by default"
 _MOST_CHARACTERS = 60
 _BEGINNING = 45
 _DIGEST = 8
@@ -30,12 +30,12 @@ class Difference:
         return f"{self.key}: {self.old} -> {self.new}"
 
 
-def differences(old: Training, new: Training) -> tuple[Difference, ...]:
-    """Every key that differs, in the order of the tables."""
-    return of_said(said(old), said(new))
+def differences(old: WorkloadSpec, new: WorkloadSpec) -> tuple[Difference, ...]:
+    """Every key that differs between two specs of a kind, in the order of its table."""
+    return of_said(_whole(old, new), _whole(new, old), type(new).__name__)
 
 
-def said(spec: Training) -> dict[str, str]:
+def said(spec: WorkloadSpec) -> dict[str, str]:
     """Return what a spec says: each dotted key that is not at its default, with its value in at most 60 characters.
 
     A longer value ends in a digest, so that two that differ do so here.
@@ -45,14 +45,34 @@ def said(spec: Training) -> dict[str, str]:
     return found
 
 
-def of_said(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Difference, ...]:
-    """The differences between two of ``said``."""
-    keys = sorted({*old, *new}, key=_rank)
+def of_said(old: Mapping[str, str], new: Mapping[str, str], kind: str = "Training") -> tuple[Difference, ...]:
+    """The differences between two of ``said``, of specs of a kind."""
+    table = OBJECTS[kind]
+    keys = sorted({*old, *new}, key=lambda key: _rank(table, key))
     return tuple(
-        Difference(key=key, old=old.get(key, _default(key)), new=new.get(key, _default(key)))
+        Difference(key=key, old=before, new=after)
         for key in keys
-        if old.get(key, _default(key)) != new.get(key, _default(key))
+        if (before := _value(old, table, key)) != (after := _value(new, table, key))
     )
+
+
+def _whole(spec: WorkloadSpec, other: WorkloadSpec) -> dict[str, str]:
+    """Return what a spec says, and which of its sections are there that have, there or in the other, no key of their
+    own, as all have defaults."""
+    own, others = render_short(spec), render_short(other)
+    return {key: BY_DEFAULT for key in own if {} in (own[key], others.get(key))} | said(spec)
+
+
+def _value(said: Mapping[str, str], section: Section, key: str) -> str:
+    """Return the value of a key, as it is said or by default; nothing where its section is left out."""
+    if key in said:
+        return said[key]
+    first = section.key(key.partition(".")[0])
+    if first is not None and isinstance(first.kind, Section) and default_of(first, section.type) == (None,):
+        is_there = any(each == first.name or each.startswith(f"{first.name}.") for each in said)
+        if not is_there:
+            return NOTHING
+    return _default(section, key)
 
 
 def _flatten(value: Any, key: str, found: dict[str, str]) -> None:
@@ -71,9 +91,8 @@ def _short(value: Any) -> str:
     return f"{one_line(text[:_BEGINNING])}... ({digest})"
 
 
-def _default(key: str) -> str:
+def _default(section: Section, key: str) -> str:
     """The value of a key that is not said."""
-    section = TRAINING
     for part in key.split("."):
         known = section.key(part)
         if known is None:
@@ -88,7 +107,7 @@ def _default(key: str) -> str:
     return NOTHING
 
 
-def _rank(key: str) -> tuple[int, str]:
-    names = [each.name for each in TRAINING.keys]
+def _rank(table: Section, key: str) -> tuple[int, str]:
+    names = [each.name for each in table.keys]
     first = key.partition(".")[0]
     return names.index(first) if first in names else len(names), key

@@ -4,6 +4,7 @@ import base64
 import gzip
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from fairlead.cluster.kept_code import KeptCode, KeptFile
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.kinds import objects_path
-from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR, archive_place, part_names
+from fairlead.cluster.kubernetes.manifests.revision_files import SPECS
+from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR, archive_place, files, part_names
 from fairlead.cluster.revisions import read_revision
 from fairlead.errors import NotFound
 
@@ -46,17 +48,32 @@ def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) ->
         contents = _contents(client, namespace, str(annotations.get(WORKDIR) or ""))
     except _Unreadable as error:
         return KeptCode(why=str(error), git=revision, diff=diff, environment=environment)
-    files = tuple(
+    found_files = tuple(
         KeptFile(path=path, size=len(content), digest=_digest(content), executable=executable)
         for path, (content, executable) in sorted(contents.items())
     )
     return KeptCode(
-        files=files,
+        files=found_files,
         git=revision,
         diff=diff,
         environment=environment,
         read=lambda path: contents[path][0] if path in contents else None,
     )
+
+
+def edited_files(kept: KeptCode, directory: Path) -> tuple[str, ...] | None:
+    """Return the paths of files that a directory has otherwise than what is kept of it, without specs.
+
+    None where what is kept cannot be read.
+    """
+    if kept.files is None:
+        return None
+    before = {(file.path, file.digest, file.executable) for file in kept.files}
+    now = {
+        (path.relative_to(directory).as_posix(), _digest(path.read_bytes()), os.access(path, os.X_OK))
+        for path in files(directory)
+    }
+    return tuple(sorted({path for path, *_ in before ^ now if not path.endswith(SPECS)}))
 
 
 class _Unreadable(Exception):

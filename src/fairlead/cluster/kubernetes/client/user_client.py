@@ -26,7 +26,7 @@ from fairlead.cluster.kubernetes.client.log_stores import log_store
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
-from fairlead.cluster.kubernetes.client.run_code import read_code
+from fairlead.cluster.kubernetes.client.run_code import edited_files, read_code
 from fairlead.cluster.kubernetes.client.workdir_stores import Submit
 from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_url
@@ -224,25 +224,36 @@ class UserClient:
     def _launch(self, spec: WorkloadSpec, directory: Path | None) -> AnyWorkload:
         place = self._of(spec.team)
         submit: Submit = place.submit
-        if isinstance(spec, Serving) and directory is not None:
-            spec = replace(spec, code=code_name(directory))
         if directory is not None or _may_change(spec):
             there = self._named(spec.team, spec.name)
             run = None if there is None else _run_of(there)
             if run is not None and not run.status.phase.is_final:
-                if not _may_change(spec) or type(spec) is not type(run.spec) or not _may_change(run.spec):
+                revised = self.revised(run, spec, directory=directory)
+                if revised is None:
                     # Told before anything is sent, so that no files are left that nothing owns.
                     raise name_taken(spec)
-                spec = scaled_as(spec, run.spec)
-                if run.spec == spec:
+                if run.spec == revised:
                     return self._known(run)
-                submit = partial(place.revise, run.uid)
+                spec, submit = revised, partial(place.revise, run.uid)
+            else:
+                spec = _with_code(spec, directory)
         if directory is None:
             return self._known(submit(spec, {}))
         sent = self._known(luggage.send(self.client, spec, directory, submit))
         if isinstance(spec, Serving):
             self._let_go_of_files(sent)
         return sent
+
+    def revised(self, workload: AnyWorkload, spec: Spec, *, directory: Path | None = None) -> Spec | None:
+        """Return the spec that ``launch`` gives a workload that stays; None for any other."""
+        before = workload.spec
+        if not _may_change(spec) or type(spec) is not type(before) or not _may_change(before):
+            return None
+        return cast("Spec", scaled_as(_with_code(spec, directory), before))
+
+    def edited_code(self, workload: AnyWorkload, spec: WorkloadSpec, directory: Path | None) -> tuple[str, ...] | None:
+        """Return the files of an endpoint's code that differ from those that would go along now."""
+        return None if directory is None else edited_files(self.code(workload.uid), directory)
 
     def _let_go_of_files(self, endpoint: AnyWorkload) -> None:
         """Have the files of an endpoint removed that no revision has any more."""
@@ -720,6 +731,13 @@ def _may_change(spec: WorkloadSpec) -> bool:
     """Return whether a workload stays, and gets another spec by being submitted again: an endpoint, or a pipeline that
     runs by itself."""
     return isinstance(spec, Serving) or (isinstance(spec, Pipeline) and spec.runs_by_itself)
+
+
+def _with_code(spec: WorkloadSpec, directory: Path | None) -> WorkloadSpec:
+    """Return an endpoint with the name of the code that goes along with it; any other spec as it is."""
+    if directory is None or not isinstance(spec, Serving):
+        return spec
+    return replace(spec, code=code_name(directory))
 
 
 def _is_mounted(spec: Training, path: str) -> bool:

@@ -116,13 +116,16 @@ class CodeStore:
 
     def keep_again(self, uid: str, code: str) -> bool:
         """Let a state of the code that was kept before be the newest; False where it is not there any more."""
-        kept = self.kept(uid)
-        found = next((each for each in reversed(kept) if self.name_of(each) == code), None)
+        kept, found = self.kept(uid), self._kept_as(uid, code)
         if found is None:
             return False
         if found != kept[-1]:
             write_json(self._home.code(uid), {"kept": [*kept[1 - MOST_KEPT :], found]})
         return True
+
+    def keeps(self, uid: str, code: str) -> bool:
+        """Return whether a state of the code that was kept before is there."""
+        return self._kept_as(uid, code) is not None
 
     def newest(self, uid: str) -> str:
         """Return the name of the newest code of a run; empty where none is kept."""
@@ -131,13 +134,35 @@ class CodeStore:
 
     def name_of(self, kept: dict[str, Any]) -> str:
         """Return the name of what was kept: the same for the same sources, whatever else is in the directory."""
-        snapshot = self.snapshot(kept)
-        if snapshot is None:
-            return ""
-        # Specs are no code: what an edit of one changes is in the spec.
-        sources = [file for file in snapshot.files if file.is_source and not file.path.endswith((".yaml", ".yml"))]
-        told = sorted((file.path, file.digest, file.executable) for file in sources)
-        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+        return _name(self.snapshot(kept))
+
+    def name_now(self, spec: ProgramSpec) -> str:
+        """Return the name that the code of a run would have if it were kept now; nothing is written."""
+        return _name(self._look(spec))
+
+    def edited_sources(self, uid: str, code: str, spec: ProgramSpec) -> tuple[str, ...] | None:
+        """Return the sources that a kept state of the code has otherwise than the directory of a spec has them now.
+
+        None where the state is not there any more, or nothing of the directory would be kept.
+        """
+        kept, now = self._kept_as(uid, code), self._look(spec)
+        before = None if kept is None else self.snapshot(kept)
+        if before is None or now is None:
+            return None
+        return tuple(sorted({path for path, *_ in {*_sources(before)} ^ {*_sources(now)}}))
+
+    def _kept_as(self, uid: str, code: str) -> dict[str, Any] | None:
+        return next((each for each in reversed(self.kept(uid)) if self.name_of(each) == code), None)
+
+    def _look(self, spec: ProgramSpec) -> Snapshot | None:
+        """Look which files ``keep`` would keep now; None for none."""
+        if spec.workdir is None or not spec.snapshot:
+            return None
+        workdir = Path(spec.workdir)
+        try:
+            return take(workdir, None, self._index(workdir), without=self._home.path)
+        except (Unfit, FileNotFoundError, NotADirectoryError):
+            return None
 
     def inherit(self, uid: str, parent_uid: str, spec: ProgramSpec, now: float) -> None:
         """Keep for a run what its parent has of its directory; the code as it is now where that has none.
@@ -311,6 +336,17 @@ class CodeStore:
 
     def _index_path(self, workdir: Path) -> Path:
         return self._path / "index" / hashlib.sha256(os.fsencode(workdir)).hexdigest()[:32]
+
+
+def _sources(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
+    """Return what names the code of a snapshot."""
+    # Specs are no code: what an edit of one changes is in the spec.
+    sources = (file for file in snapshot.files if file.is_source and not file.path.endswith((".yaml", ".yml")))
+    return sorted((file.path, file.digest, file.executable) for file in sources)
+
+
+def _name(snapshot: Snapshot | None) -> str:
+    return "" if snapshot is None else hashlib.sha256(repr(_sources(snapshot)).encode()).hexdigest()[:16]
 
 
 def _with_parents(files: Iterable[File]) -> Iterable[str]:

@@ -123,10 +123,11 @@ class Index:
             raise
 
 
-def take(directory: Path, objects: Objects, index: Index, *, without: Path) -> Snapshot:
+def take(directory: Path, objects: Objects | None, index: Index, *, without: Path) -> Snapshot:
     """Keep the files of a directory.
 
     Args:
+        objects: Where they are kept; None to look only, and to write nothing.
         without: A directory below it whose files are not the user's.
 
     Raises:
@@ -162,13 +163,14 @@ def take(directory: Path, objects: Objects, index: Index, *, without: Path) -> S
     for path, status in found:
         try:
             digest = index.digest(path, status, partial(_read, f"{directory}/{path}"))
-            if not objects.has(digest, status.st_size):
+            if objects is not None and not objects.has(digest, status.st_size):
                 digest = objects.put(_read(f"{directory}/{path}"))
         except (FileNotFoundError, PermissionError):
             left_out.append(path)
             continue
         files.append(File(path, digest, status.st_size, bool(status.st_mode & 0o100)))
-    index.keep([path for path, _ in found])
+    if objects is not None:
+        index.keep([path for path, _ in found])
     return Snapshot(files=tuple(files), left_out=tuple(sorted(left_out)))
 
 
