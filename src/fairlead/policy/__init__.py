@@ -1,1 +1,1 @@
-"""Decides what to do next: pure functions, one decision a file. No I/O, no clock, no global, no log above debug."""
+"""Decides what to do next, as pure functions, one decision per file. No I/O, no clock, no global state."""

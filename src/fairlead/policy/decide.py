@@ -1,7 +1,7 @@
-"""The one decision that the live loop, ``plan`` and the simulator share: what to do next for every workload.
+"""Decides the next changes of every workload; shared by the live loop, ``plan`` and the simulator.
 
-Each workload is judged by its kind, which compares what is wanted with what is true; then the leaves that wait are
-placed in order. At most one change for each workload comes out, complete in itself.
+The kind of each workload compares its intent with its observed state; then the pending leaves are placed in order. The
+result has at most one change per workload, each complete in itself.
 """
 
 from collections import defaultdict
@@ -23,15 +23,15 @@ from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Work
 if TYPE_CHECKING:
     from fairlead.state.partitions import PartitionStep
 
-# Looking a member up on its enumeration takes longer than all else in _is_quiet.
+# Looking up a member on its enumeration would take longer than everything else in _is_quiet.
 _RUN, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.RUNNING, PodPhase.RUNNING
 
 
 def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Plan:
-    """The changes to make now; an empty plan when all is as it should be.
+    """Return the changes to make now; an empty plan if every workload is as intended.
 
     Args:
-        cache: What was kept of passes before, which makes this one faster and changes nothing of it.
+        cache: State kept from earlier passes. It makes this pass faster and does not change its result.
     """
     if cache is not None and snapshot.spending is None and not snapshot.parents:
         cache.look(snapshot)
@@ -41,13 +41,13 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
     workloads = snapshot.workloads
     if snapshot.parents:
         changes += judge_parents(snapshot, now)
-        # What is asked of a child now has to be heard first.
+        # The changes asked of children have to take effect first.
         asked = {each.uid for change in changes for each in change.children}
         workloads = tuple(workload for workload in workloads if workload.uid not in asked)
     waiting: list[Workload] = []
     growable: list[Workload] = []
     going = leaving(snapshot.nodes)
-    # Where somebody has a limit, time alone may bring a run to it.
+    # Where limits on cost exist, time alone may bring a run to its limit.
     costs = snapshot.spending is not None
     for workload in workloads:
         found = pods[workload.uid]
@@ -65,7 +65,7 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
 
 
 def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
-    """As ``decide``, looking only at those of which something may have changed."""
+    """Decide as ``decide`` does, judging only the workloads of which something may have changed."""
     cache.due(now)
     pods = cache.pods
     changes: list[Change] = []
@@ -81,20 +81,20 @@ def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
 
 
 def _standby(snapshot: Snapshot, now: float) -> tuple[Standby, ...] | None:
-    """Return the nodes that pools are to have ahead of time; None where that stays as it is."""
+    """Return the standby nodes that pools should have; None if they stay as they are."""
     if not snapshot.pools and not snapshot.standby:
         return None
-    # Here and not above: few clusters have such pools.
+    # Imported here and not above: few clusters have such pools.
     from fairlead.policy.capacity.prewarming import standby
 
     return standby(snapshot, now)
 
 
 def _partitioning(snapshot: Snapshot, changes: Sequence[Change], now: float) -> "tuple[PartitionStep, ...]":
-    """Return the steps of nodes whose GPUs are partitioned anew."""
+    """Return the steps for nodes whose GPUs are repartitioned."""
     if not snapshot.partitioned:
         return ()
-    # Here and not above: few clusters have such nodes.
+    # Imported here and not above: few clusters have such nodes.
     from fairlead.policy.gpu.partitioning import partition_steps
 
     return partition_steps(snapshot, changes, now)
@@ -109,7 +109,7 @@ def _judge(
     waiting: list[Workload],
     growable: list[Workload],
 ) -> None:
-    """Add a run to those that change, that may grow or that want to start, or to none."""
+    """Add a change of the run to ``changes``, or the run to ``growable`` or ``waiting``, or do neither."""
     change = leaf_of(workload.spec).judge(workload, own, snapshot, now)
     if change is not None:
         changes.append(change)
@@ -120,7 +120,7 @@ def _judge(
 
 
 def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
-    """Pods of each workload, of any attempt, in order."""
+    """Return the pods of each workload, of all attempts, ordered by attempt and index."""
     grouped: dict[str, list[Pod]] = defaultdict(list)
     for pod in snapshot.pods:
         grouped[pod.workload_uid].append(pod)
@@ -131,7 +131,7 @@ def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
 
 
 def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
-    """Return whether it runs on as wanted and time alone changes nothing: most runs, which need no judgement."""
+    """Return whether the run is as intended and time alone changes nothing; most runs need no judgement."""
     spec, status = workload.spec, workload.status
     if (
         status.phase is not _RUNNING
@@ -144,17 +144,17 @@ def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
         or len(pods) != spec.nodes
     ):
         return False
-    for pod in pods:  # a generator takes twice as long, and this is for thousands
+    for pod in pods:  # a generator takes twice as long, and this runs for thousands of pods
         if pod.phase is not _POD_RUNNING or pod.exits or pod.attempt != status.attempt:
             return False
     return checkpoints.warning(workload, now) is None
 
 
 def _wants_to_start(workload: Workload, now: float) -> bool:
-    """Return whether it may start as far as its phase and the time go; one that is wanted stopped never comes here."""
+    """Return whether phase and time allow a start; runs that are to be stopped never get here."""
     status = workload.status
     if workload.spec.engine is not None:
-        return False  # its judge hands it over
+        return False  # its judge hands it to the engine
     if status.phase in (Phase.RESTARTING, Phase.PENDING):
         return status.retry_at is None or now >= status.retry_at
     return is_resizing(status)

@@ -1,4 +1,4 @@
-"""Tells when time alone may change a decision: what whoever waits for the next change has to wake up for."""
+"""Computes when time alone may change a decision, so that the control loop wakes up by then."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -20,16 +20,16 @@ from fairlead.state.split_probing import untried
 
 
 def next_decision_at(snapshot: Snapshot, now: float, timed: Iterable[Workload] | None = None) -> float:
-    """Return the next time to look although nothing has happened, in Unix seconds; infinity for none.
+    """Return the next time to decide even if nothing happens, in Unix seconds; infinity for none.
 
     Args:
-        timed: Those of its leaves that depend on time, where that is known.
+        timed: The leaves whose decisions depend on time, if known.
     """
     return min((at for at in decision_times(snapshot, now, timed) if at > now), default=math.inf)
 
 
 def depends_on_time(workload: Workload) -> bool:
-    """Return whether time alone may change what is decided of a leaf; if not, ``decision_times`` has none for it."""
+    """Return whether time alone may change the decision on a leaf; if not, ``decision_times`` yields nothing for it."""
     spec, status = workload.spec, workload.status
     return (
         status.retry_at is not None
@@ -45,10 +45,11 @@ def depends_on_time(workload: Workload) -> bool:
 
 
 def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | None = None) -> Iterator[float]:
-    """Yield times at which a decision may change, past ones and infinity among them.
+    """Yield times at which a decision may change, including past ones and infinity.
 
-    A backoff ends, a run has had its time or has cost what it may, does not start, hangs or may grow, nodes were asked
-    for long enough, another has the first turn, or a parent's kind says so. Arguments as of ``next_decision_at``.
+    Such times are: a backoff ends; a run reaches its time or cost limit, fails to start in time, hangs or may grow; the
+    wait for requested nodes ends; another run gets the first turn; a parent's kind returns one. Arguments as in
+    ``next_decision_at``.
     """
     bound = {each.workload_uid: each.bound_at for each in snapshot.asked}
     for workload in snapshot.workloads if timed is None else timed:
@@ -82,7 +83,7 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
         yield from turn_times(snapshot, now)
     yield from limit_times(snapshot, now)
     if snapshot.pools:
-        # Here and not above: few clusters have such pools.
+        # Imported here and not above: few clusters have such pools.
         from fairlead.policy.capacity.prewarming import next_look as next_standby
 
         yield from next_standby(snapshot.pools, now)

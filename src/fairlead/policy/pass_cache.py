@@ -1,8 +1,8 @@
-"""Keeps from pass to pass what was worked out of runs, so that a pass costs what has changed and not what there is.
+"""Keeps facts about runs between passes, so that the cost of a pass depends on what changed and not on the total.
 
-What is kept of a run holds as long as its objects are in the snapshot: values never change, so that looking for those
-that are other objects finds all that is news. Nothing here decides; with it or without it a pass comes to the same
-plan, which a property in ``tests/policy`` holds it to.
+The facts of a run hold as long as its objects are in the snapshot: values are immutable, so comparing objects by
+identity finds all changes. Nothing here decides: a pass comes to the same plan with or without a cache, which a
+property test in ``tests/policy`` checks.
 """
 
 import heapq
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from fairlead.policy.placement.packed_capacity import Holdings
 
 Item = TypeVar("Item")
-# Objects are compared in blocks of these sizes, and looked for so far ahead where they differ.
+# Objects are compared in blocks of these sizes; after a difference, a match is searched this far ahead.
 BLOCKS = (512, 64, 8)
 AHEAD = 16
-# A run is judged again so long before its time is over, for the sum of two times is not exact.
+# A run is judged again this long before its time is over, because the sum of two times is not exact.
 EARLY_S = 1.0
-# Times at which nobody waits any more are left where they are until they are the most of more than so many.
+# Outdated entries of the heap are removed once there are more entries than this and most of them are outdated.
 LEAST_TIMES = 64
 _RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNING, PodPhase.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The contribution of a run to sums over all that hold something."""
+    """The contribution of a run to the sums over all runs that hold something."""
 
     team: str
     amounts: Amounts
@@ -62,18 +62,18 @@ class _Part:
 
 
 class PassCache:
-    """The facts of the snapshot that was looked at last; it belongs to one loop and one thread.
+    """Facts about the last seen snapshot; used by one loop and one thread.
 
     Attributes:
         runs: All leaves, by uid.
-        pods: Of each workload, of any attempt, by attempt and index.
-        waiting: Those that plainly wait to be placed, by uid.
-        judged: Those that have to be judged at each pass, by uid.
-        colocated: Those that have GPUs which they may share, by uid.
-        automatic: Those that choose their capacity themselves, by uid.
-        timed: Those of which time alone may change what is decided, by uid.
-        traits: What is known of the specs of those that wait.
-        lists: The same as ``waiting``, in their order as far as time does not change it.
+        pods: Pods of each workload, of all attempts, by attempt and index.
+        waiting: Runs that only wait to be placed, by uid.
+        judged: Runs that have to be judged at each pass, by uid.
+        colocated: Runs that have GPUs which they may share, by uid.
+        automatic: Runs that choose their kind of capacity themselves, by uid.
+        timed: Runs whose decisions time alone may change, by uid.
+        traits: Traits of the specs of pending runs.
+        lists: The same runs as ``waiting``, in the part of their order that time does not change.
     """
 
     def __init__(self) -> None:
@@ -92,11 +92,11 @@ class PassCache:
         self._quiet_until: list[tuple[float, str]] = []
         self._until: dict[str, float] = {}
         self._parts: dict[str, _Part] = {}
-        # Those with a part, in the order of the snapshot, and where each is; None where that is to be worked out.
+        # Runs with a part, in the order of the snapshot, and the position of each; None until computed.
         self._held: list[Workload] | None = None
         self._places: dict[str, int] = {}
         self._sums = Ledger({}, Capacity(), {}, {})
-        # Of how many of those that hold something; scavengers are of no team.
+        # The number of runs that hold something, by team and priority; scavengers count for no team.
         self._priorities = Counter[tuple[str, int]]()
         self._leaving: dict[str, None] = {}
         self._may_resume: set[str] = set()
@@ -108,7 +108,7 @@ class PassCache:
         self.lists = WaitingLists(self.traits)
 
     def look(self, snapshot: Snapshot) -> None:
-        """Bring everything up to a snapshot."""
+        """Update everything to a snapshot."""
         last = self._seen
         if snapshot is last:
             return
@@ -123,7 +123,7 @@ class PassCache:
         else:
             gone_pods, new_pods = differences(last.pods, snapshot.pods)
             gone, new = differences(last.workloads, snapshot.workloads)
-        # Should this break off, the next look begins anew.
+        # If this raises, the next call starts from scratch.
         self._seen = None
         touched = dict[str, None]()
         for pod in gone_pods:
@@ -153,7 +153,7 @@ class PassCache:
         self._seen = snapshot
 
     def due(self, now: float) -> None:
-        """Have those judged again that were quiet only up to now."""
+        """Mark the runs for judgement that were quiet only until now."""
         while self._quiet_until and self._quiet_until[0][0] <= now:
             at, uid = heapq.heappop(self._quiet_until)
             if self._until.get(uid) == at:
@@ -161,18 +161,18 @@ class PassCache:
                 self.judged[uid] = self.runs[uid]
 
     def ordered(self, found: Mapping[str, Workload]) -> list[Workload]:
-        """Those runs in the order of the snapshot."""
+        """Return these runs in the order of the snapshot."""
         if len(found) < 2:
             return list(found.values())
         assert self._seen is not None
         return [run for run in self._seen.workloads if run.uid in found]
 
     def moving(self) -> list[Workload]:
-        """Those that are on the move, in the order of the snapshot."""
+        """Return the runs that are moving, in the order of the snapshot."""
         return self.ordered(self._moving)
 
     def holders(self, kept: Iterable[str]) -> list[Workload]:
-        """All that hold something, and those for which places are kept."""
+        """Return all runs that hold something and those with reserved places."""
         if any(uid not in self._parts for uid in kept):
             return self.ordered({uid: self.runs[uid] for uid in (*self._parts, *kept)})
         if self._held is None:
@@ -182,12 +182,12 @@ class PassCache:
         return list(self._held)
 
     def holder_facts(self, holders: Sequence[Workload]) -> HolderFacts:
-        """Return what is known of those that ``holders`` told."""
+        """Return facts about the runs that ``holders`` returned."""
         least, leaving = dict[str, int](), list(self._leaving)
         for team, priority in self._priorities:
             least[team] = min(least.get(team, priority), priority)
         if len(holders) != len(self._parts):
-            # Those for which places are kept, and which hold nothing any more.
+            # Runs with reserved places that no longer hold anything.
             for run in holders:
                 if run.uid not in self._parts:
                     team = "" if is_scavenger(run.spec) else run.spec.team
@@ -202,7 +202,7 @@ class PassCache:
         )
 
     def timeline(self, durations: Durations, now: float) -> Timeline:
-        """Return room over time, to be changed by one pass."""
+        """Return a timeline of capacity, which one pass may modify."""
         assert self._seen is not None
         if self._occupancy is None:
             self._occupancy = Occupancy(self._seen.nodes)
@@ -211,7 +211,7 @@ class PassCache:
         return Timeline.since(self._occupancy, now)
 
     def ledger(self, kept: Iterable[str]) -> Ledger:
-        """The holdings of each team, with those for which places are kept."""
+        """Return the holdings of each team, including those of runs with reserved places."""
         assert self._seen is not None
         found = self._sums.copy()
         found.teams = {team.name: team for team in self._seen.teams}
@@ -221,7 +221,7 @@ class PassCache:
         return found
 
     def rooms(self, snapshot: Snapshot) -> FreeCapacity:
-        """Return what is free, to be changed by one pass."""
+        """Return the free capacity, which one pass may modify."""
         if len(snapshot.nodes) < 2:
             return rooms(snapshot.nodes, snapshot.pods)
         from fairlead.policy.placement.packed_capacity import Holdings, PackedRooms
@@ -231,7 +231,7 @@ class PassCache:
         return PackedRooms(self._holdings.copy(), self._mix.settled())
 
     def _note(self, uid: str) -> None:
-        """Work out anew what is kept of one run."""
+        """Recompute everything kept about one run."""
         for kept in (self.waiting, self.judged, self.automatic, self.colocated, self.timed, self._moving):
             kept.pop(uid, None)
         self.lists.remove(uid)
@@ -269,12 +269,12 @@ class PassCache:
             self._until[uid] = until
             heapq.heappush(self._quiet_until, (until, uid))
             if len(self._quiet_until) > max(LEAST_TIMES, 2 * len(self._until)):
-                # Every report of a run leaves one behind, which would stay for as long as the run may last.
+                # Every report of a run leaves an outdated entry, which would stay for as long as the run may last.
                 self._quiet_until = [(at, each) for each, at in self._until.items()]
                 heapq.heapify(self._quiet_until)
 
     def _note_holder(self, uid: str, held_before: bool) -> None:
-        """Bring the list of those that hold something up to what a run is now."""
+        """Update the list of holders after a change of a run."""
         if self._held is None or not (held_before or uid in self._parts):
             return
         if held_before and uid in self._parts:
@@ -283,7 +283,7 @@ class PassCache:
             self._held = None
 
     def _count(self, uid: str, run: Workload | None, pods: Sequence[Pod]) -> None:
-        """Bring the sums of what teams hold up to what a run holds now."""
+        """Update the sums of holdings of teams to what a run holds now."""
         before, after = self._parts.pop(uid, None), None
         if run is not None and run.spec.engine is None and any(not pod.phase.is_final for pod in pods):
             gang = run.gang
@@ -304,7 +304,7 @@ class PassCache:
 
 
 def only_waits(workload: Workload) -> bool:
-    """Return whether it plainly waits to be placed, as far as it has no pods: what most of a long queue do."""
+    """Return whether a run only waits to be placed, given that it has no pods; true of most runs of a long queue."""
     status = workload.status
     return (
         status.phase is _PENDING
@@ -317,7 +317,7 @@ def only_waits(workload: Workload) -> bool:
 
 
 def quiet_until(workload: Workload, pods: Sequence[Pod]) -> float | None:
-    """Return until when a run goes on as wanted if nothing happens to it; None where it has to be judged."""
+    """Return the time until which a run stays as intended if nothing happens to it; None if it has to be judged."""
     spec, status = workload.spec, workload.status
     if (
         status.phase is not _RUNNING
@@ -340,9 +340,9 @@ def quiet_until(workload: Workload, pods: Sequence[Pod]) -> float | None:
 
 
 def differences(old: Sequence[Item], new: Sequence[Item]) -> tuple[list[Item], list[Item]]:
-    """Return what is no longer there and what has come, as objects; what has only moved may be in both.
+    """Return the removed and the added items, by identity; an item that only moved may be in both.
 
-    Two sequences that differ in a few places are compared at a few nanoseconds an item.
+    Comparing two sequences that differ in a few places takes a few nanoseconds per item.
     """
     gone, come = list[Item](), list[Item]()
     if len(old) == len(new):
@@ -376,7 +376,7 @@ def differences(old: Sequence[Item], new: Sequence[Item]) -> tuple[list[Item], l
 
 
 def _resume(old: Sequence[Item], new: Sequence[Item], i: int, j: int) -> tuple[int, int] | None:
-    """Return how many of each are left out until both go on alike; None where that is not near."""
+    """Return the number of items to skip in each sequence until they match again; None if no match is near."""
     for step in range(1, AHEAD):
         if i + step < len(old) and old[i + step] is new[j]:
             return step, 0
@@ -392,7 +392,7 @@ def _place_in_gang(pod: Pod) -> tuple[int, int]:
 
 
 class _Mix:
-    """The members of all runs, oldest first, and what they tend to ask for; shapes go by numbers."""
+    """The shapes requested by the pods of all runs, oldest first; shapes are stored by number."""
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[float, str]] = {}
@@ -405,7 +405,7 @@ class _Mix:
         self._settled: TaskMix | None = None
 
     def note(self, uid: str, run: Workload | None) -> None:
-        """A run asks for this from now on, or is not there any more."""
+        """Record the request of a run, or remove the run."""
         place = self._places.get(uid)
         if place is None and run is None:
             return
@@ -428,7 +428,7 @@ class _Mix:
         self._settled = None
 
     def settled(self) -> TaskMix:
-        """As ``fairlead.policy.placement.task_mix.settled_mix``."""
+        """Return the same as ``fairlead.policy.placement.task_mix.settled_mix``."""
         if self._settled is None:
             pods = chain.from_iterable(map(repeat, self._asked, self._counts))
             self._settled = TaskMix()

@@ -1,1 +1,1 @@
-"""Decides who of those that wait comes next: order, quotas, shares, promised starts and why each waits."""
+"""Decides the order of pending runs: priorities, quotas, shares, promised starts and the reasons for waiting."""

@@ -1,10 +1,9 @@
-"""Keeps teams, their projects and runs within what they may spend: who waits for money, and who is stopped because it
-is spent.
+"""Enforces budgets of teams and projects and cost limits of runs: delays starts and stops runs that reach a limit.
 
-A run starts only where what is spent, what those that run are expected to cost still, and what it costs itself all lie
-within the limit. So a thousand runs that are submitted at once do not pass it together. Of a run of which nobody knows
-how long it takes an hour is set aside. Where a team says so, those that run are stopped just before it is spent, early
-enough for a checkpoint. Amounts are micro-dollars; docs/decisions/0021 says why it is done so.
+A run starts only if the amount spent, the expected remaining cost of running runs and its own cost together lie within
+the limit, so that a thousand runs submitted at once do not exceed it together. For a run of unknown duration the cost
+of an hour is reserved. If a team configures it, running runs are stopped just before the budget is spent, early enough
+for a checkpoint. Amounts are micro-dollars; docs/decisions/0021 gives the reasons.
 """
 
 import math
@@ -20,13 +19,13 @@ from fairlead.state.snapshot import WHOLE_MILLI, Node, Pod, Snapshot, Spending, 
 from fairlead.text.money import MICROUSD, describe_microusd
 
 HOUR_S = 3600.0
-# What is set aside of the cost of a run whose end nobody knows.
+# The duration whose cost is reserved for a run with unknown end.
 RESERVED_S = HOUR_S
 NOTICES = (50, 80, 100)
 
 
 def rate_of(spec: GangSpec, nodes: Iterable[Node]) -> float:
-    """Micro-dollars for a second of a run, on the dearest of the nodes; 0 without any price."""
+    """Return the micro-dollars per second of a run on the most expensive of the nodes; 0 without any price."""
     return max((_part(spec, node) * (node.price_per_hour or 0.0) for node in nodes), default=0.0) * (
         spec.nodes * MICROUSD / HOUR_S
     )
@@ -34,7 +33,7 @@ def rate_of(spec: GangSpec, nodes: Iterable[Node]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A budget and the runs that are charged to it: all those of a team, or those of one of its projects."""
+    """A budget with the runs charged to it: all those of a team, or those of one of its projects."""
 
     team: str
     project: str | None = None
@@ -42,7 +41,7 @@ class Account:
 
     @property
     def key(self) -> str:
-        """Return the name that no other has, under which is noted what was told of it."""
+        """Return the unique key under which notices are recorded."""
         return self.team if self.project is None else f"{self.team}/{self.project}"
 
     @property
@@ -51,13 +50,13 @@ class Account:
 
     @property
     def setting(self) -> str:
-        """Tell where the limit is set."""
+        """Return a description of where the limit is set."""
         own = "budget" if self.project is None else "project_budgets"
         return f"the `{own}` of team {self.team}"
 
     @property
     def limit(self) -> int:
-        """Return the micro-dollars of a month."""
+        """Return the limit per month in micro-dollars."""
         return round(self.budget.monthly * MICROUSD)
 
     @property
@@ -65,11 +64,11 @@ class Account:
         return self.budget.when_spent is WhenSpent.STOP
 
     def charges(self, spec: GangSpec) -> bool:
-        """Return whether a run is charged to it."""
+        """Return whether a run is charged to this budget."""
         return spec.team == self.team and (self.project is None or spec.labels.get(PROJECT_LABEL) == self.project)
 
     def spent(self, spending: Spending) -> int:
-        """Return the micro-dollars of this month."""
+        """Return the micro-dollars spent this month."""
         if self.project is None:
             return spending.by_team.get(self.team, 0)
         return spending.by_project.get((self.team, self.project), 0)
@@ -88,7 +87,7 @@ def accounts_of(teams: Iterable[Team]) -> tuple[Account, ...]:
 
 
 def reached_notice(account: Account, spending: Spending) -> tuple[int, Reason] | None:
-    """Return the highest of 50, 80 and 100 percent of a budget that is spent, with its sentence; None below."""
+    """Return the highest of 50, 80 and 100 percent of a budget that is spent, with its message; None below."""
     spent, limit = account.spent(spending), account.limit
     percent = max((percent for percent in NOTICES if spent * 100 >= limit * percent), default=None)
     if percent is None:
@@ -102,10 +101,10 @@ def reached_notice(account: Account, spending: Spending) -> tuple[int, Reason] |
 
 @dataclass(slots=True)
 class Budgets:
-    """The money spent and set aside, changed by whoever starts runs.
+    """The amounts spent and reserved, updated as the pass starts runs.
 
     Attributes:
-        set_aside: By the keys of accounts, for what those that run are expected to cost from now on.
+        set_aside: Reserved for the expected cost of running runs from now on, by account key.
     """
 
     snapshot: Snapshot
@@ -121,7 +120,7 @@ class Budgets:
         durations: Durations,
         now: float,
     ) -> "Budgets":
-        """The budgets with what runs now."""
+        """Return the budgets with reservations for the running runs."""
         found = cls(snapshot, {team.name: accounts_of([team]) for team in snapshot.teams if team.has_budgets})
         if found.accounts:
             for run in holders:
@@ -130,15 +129,15 @@ class Budgets:
         return found
 
     def start(self, workload: Workload, length_s: float) -> None:
-        """Set aside what a run costs that takes so long; infinity where nobody knows."""
+        """Reserve the cost of a run of this length in seconds; infinity if unknown."""
         for account in self._accounts_of(workload):
             self.set_aside[account.key] = self.set_aside.get(account.key, 0.0) + self._cost(workload, length_s)
 
     def refusal(self, workload: Workload, length_s: float) -> Reason | None:
-        """Return why a run may not start for lack of money; None when it may.
+        """Return why a run may not start for lack of budget; None if it may.
 
         Args:
-            length_s: How long it takes at most; infinity where nobody knows.
+            length_s: The longest time that the run takes; infinity if unknown.
         """
         spec, spending = workload.spec, self.snapshot.spending
         accounts = self._accounts_of(workload)
@@ -171,7 +170,7 @@ class Budgets:
         return [each for each in self.accounts.get(workload.spec.team, ()) if each.charges(workload.spec)]
 
     def _cost(self, workload: Workload, length_s: float) -> float:
-        """Return the cost of a run in so long, at most what it may; all that it may where nobody knows how long."""
+        """Return the cost of a run over a time, bounded by what is left of ``max_cost``; all of that if it is unknown."""
         spending, most = self.snapshot.spending, workload.spec.max_cost
         left = math.inf
         if most is not None and spending is not None:
@@ -183,7 +182,7 @@ class Budgets:
 
 
 def run_overspent(workload: Workload, snapshot: Snapshot) -> Reason | None:
-    """Return why a run has to end now, to save a checkpoint before it has cost its ``max_cost``; None if it has not."""
+    """Return why a run has to stop now, so that its last checkpoint stays within ``max_cost``; None if it need not."""
     spec, spending = workload.spec, snapshot.spending
     if spec.max_cost is None or spending is None:
         return None
@@ -201,7 +200,7 @@ def run_overspent(workload: Workload, snapshot: Snapshot) -> Reason | None:
 
 
 def budget_overspent(workload: Workload, snapshot: Snapshot) -> Reason | None:
-    """Say why a run has to save and stop until its team, or its project, may spend again; None if it may go on."""
+    """Return why a run has to save and stop until its team or project may spend again; None if it may go on."""
     spec, spending = workload.spec, snapshot.spending
     if spending is None:
         return None
@@ -230,10 +229,10 @@ def _overspent(account: Account, snapshot: Snapshot, spending: Spending) -> Reas
 
 
 def limit_times(snapshot: Snapshot, now: float) -> Iterator[float]:
-    """Yield when runs that hold something, and those of a budget that stops them, have to save for the last time.
+    """Yield the times at which running runs with a cost limit, and those of budgets that stop runs, have to save last.
 
     Args:
-        now: When the snapshot was taken.
+        now: The time of the snapshot.
     """
     spending = snapshot.spending
     if spending is None:
@@ -254,7 +253,7 @@ def limit_times(snapshot: Snapshot, now: float) -> Iterator[float]:
 
 
 def _part(spec: GangSpec, node: Node) -> float:
-    """The part of a node that a member pays for, as ledger.usage divides nodes."""
+    """Return the part of a node that a pod pays for, divided as in ledger.usage."""
     gpu = spec.resources.gpu
     if node.gpus:
         return 0.0 if gpu is None else min(1.0, gpu.milli / sum(each.milli for each in node.gpus))

@@ -1,4 +1,4 @@
-"""Foretells what a run would cost on the nodes there are, where somebody says what they cost."""
+"""Forecasts the cost of a run on the existing nodes that have a price."""
 
 import math
 
@@ -14,14 +14,14 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The cost of a run on nodes of one kind, in micro-dollars.
+    """The cost of a run on nodes of one price, in micro-dollars.
 
     Attributes:
-        node: One of them.
-        num_nodes: How many there are.
-        microusd: In all; None where nobody knows how long the run takes.
-        low_microusd, high_microusd: Between these it lies in nine of ten cases; None where that is not known.
-        is_limit: That is the most it may cost, as its ``max_duration`` or its ``max_cost`` ends it.
+        node: One of the nodes.
+        num_nodes: The number of such nodes.
+        microusd: The total; None if the duration of the run is unknown.
+        low_microusd, high_microusd: Bounds that hold in nine of ten cases; None if unknown.
+        is_limit: Whether the total is a limit that the run's ``max_duration`` or ``max_cost`` enforces.
     """
 
     node: str
@@ -34,7 +34,7 @@ class Forecast:
 
 
 def forecasts(workload: Workload, snapshot: Snapshot, now: float) -> tuple[Forecast, ...]:
-    """Return the cost on each kind of node that could hold a member of the run and has a price, cheapest first."""
+    """Return the cost for each price of nodes that could hold a pod of the run, cheapest first."""
     spec = workload.spec
     one, length_s = spec.at(1), durations_of(snapshot.completed).length_s(workload, now)
     kinds: dict[int, list[str]] = {}

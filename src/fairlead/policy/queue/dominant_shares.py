@@ -1,4 +1,4 @@
-"""Measures how large a part of the cluster somebody holds: the measure of weighted dominant resource fairness.
+"""Computes the share of the cluster that a team holds, for weighted dominant resource fairness.
 
 Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the dominant share of user i is s_i = max over j of u_ij / r_j
 (Algorithm 1), with weights s_i = max over j of u_ij / w_ij (section 4.3); here one weight for all resources of a team.
@@ -18,7 +18,7 @@ from fairlead.state.snapshot import Gpu, Node
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Quantities of the three resources that are shared."""
+    """Quantities of the three shared resources."""
 
     gpu_milli: int = 0
     cpu_milli: int = 0
@@ -30,22 +30,22 @@ class Amounts:
         )
 
     def times(self, number: int) -> "Amounts":
-        """So many times as much."""
+        """Return the amounts multiplied by a number."""
         return Amounts(number * self.gpu_milli, number * self.cpu_milli, number * self.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity(Amounts):
-    """The whole of a cluster, and one of each kind of part that its nodes hand out of devices."""
+    """The total of a cluster, and one example of each kind of GPU part on its nodes."""
 
     parts: tuple[Gpu, ...] = ()
 
 
 def asked(spec: GangSpec, whole: Capacity) -> Amounts:
-    """Return what the whole gang asks for.
+    """Return the request of the whole gang.
 
-    A part that is asked for by its memory counts as the smallest here that has it, which is the one that it gets while
-    one is free; as a whole GPU where there is none.
+    A part requested by memory counts as the smallest part in the cluster with that memory, which is the one allocated
+    while one is free; as a whole GPU if there is none.
     """
     found = _asked(spec.resources, spec.nodes)
     if found is not None:
@@ -55,10 +55,10 @@ def asked(spec: GangSpec, whole: Capacity) -> Amounts:
     return _amounts(shape, spec.nodes, gpu_milli)
 
 
-# Asked for each run at each pass, several times, and most runs ask for what others ask for.
+# Called for each run at each pass, several times, and most runs have the same requests as others.
 @lru_cache(maxsize=4096)
 def _asked(resources: Resources, count: int) -> Amounts | None:
-    """The amounts of a gang, where they do not depend on the cluster; None where they do."""
+    """Return the amounts of a gang if they do not depend on the cluster; None if they do."""
     shape = Shape.of(resources)
     return None if shape.parts_only else _amounts(shape, count, shape.total_gpu_milli)
 
@@ -69,7 +69,7 @@ def _amounts(shape: Shape, count: int, gpu_milli: int) -> Amounts:
 
 @kept
 def capacity(nodes: tuple[Node, ...]) -> Capacity:
-    """All that the nodes have together, also those that are away."""
+    """Return the total of all nodes, including unavailable ones."""
     gpus = cpu = memory = 0
     parts: dict[tuple[object, ...], Gpu] = {}
     for node in nodes:
@@ -83,7 +83,7 @@ def capacity(nodes: tuple[Node, ...]) -> Capacity:
 
 
 def dominant_share(held: Amounts, whole: Amounts, weight: int = 1) -> float:
-    """The largest part of any one resource that is held, over the weight; a resource that nobody has counts nothing."""
+    """Return the largest held part of any resource, divided by the weight; resources without capacity count zero."""
     parts = (
         held.gpu_milli / whole.gpu_milli if whole.gpu_milli else 0.0,
         held.cpu_milli / whole.cpu_milli if whole.cpu_milli else 0.0,

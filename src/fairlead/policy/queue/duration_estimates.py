@@ -1,13 +1,13 @@
-"""Estimates how much longer a job runs, from a declared time that may be wrong, or from what similar jobs took.
+"""Estimates the remaining time of a job from a declared duration that may be wrong, or from durations of similar jobs.
 
-Times are of work alone, in seconds. Two answers to one question: which remaining time should the queue reckon with? A
-declared time that was overrun is stretched within what it may be wrong by. Without one, the answer is the inverse of
-the Gittins index: the least expected time spent for each completion, over all lengths of trying; with a known run time
-it is the remaining time, and it grows while a job outlives what others took. It orders jobs of unknown length for the
-least average time on one machine (Gittins 1979; Tiresias, NSDI'19, section 4.2); for gangs it is a heuristic.
+Times count work only, in seconds. A declared duration that was exceeded is extended within its error bounds. Without
+one, the estimate is the inverse of the Gittins index: the least expected time spent per completion, over all lengths of
+trying. For a known run time it equals the remaining time, and it grows as a job outlives similar jobs. It orders jobs
+of unknown length for the least average completion time on one machine (Gittins 1979; Tiresias, NSDI'19, section 4.2);
+for gangs it is a heuristic.
 
-What a job outlives counts against it in steps only, as in Tiresias's queues. Long jobs of which nothing is known would
-else take turns at the least difference in what they had, and all of them end late.
+The time that a job outlives counts against it in steps only, as in Tiresias's queues. Otherwise long jobs of unknown
+length would take turns at the smallest difference in attained service, and all of them would end late.
 """
 
 import math
@@ -26,20 +26,20 @@ NUM_BINS = 7 * BINS_PER_DECADE + 1
 # A step is a decade. Half a decade was as good; what the edges are matters more (docs/decisions/0010).
 BINS_PER_STEP = BINS_PER_DECADE
 
-# Before anything is known every order of magnitude is as likely as another; that counts as one job of the kind, and
-# all jobs of other kinds together as at most four.
+# Before any job is known, every order of magnitude is equally likely. This prior counts as one job of the kind, and all
+# jobs of other kinds together as at most four.
 PRIOR_JOBS = 1.0
 OTHERS_JOBS = 4.0
 
-# A promise to somebody who waits rests on this part of the runs of its kind having ended, of at least so many.
+# A promised start relies on this part of the runs of a kind having ended, out of at least this many.
 SURE = 0.9
 LEAST_KNOWN = 3
 
 
 def declared_remaining_s(declared_s: float, wrong_by: float, done_s: float) -> float:
-    """Expected rest of a job declared to take ``declared_s``, its true time at most ``wrong_by`` times more or less.
+    """Return the expected rest of a job declared to take ``declared_s`` with an error of at most a factor ``wrong_by``.
 
-    The logarithm of the true time is taken as uniform; past the most that it can be, the job is nearly done.
+    The logarithm of the true time is taken as uniform; past its upper bound the job is taken as nearly done.
     """
     least_s, most_s = max(declared_s / wrong_by, done_s), declared_s * wrong_by
     if most_s <= least_s * (1.0 + 1e-9):
@@ -48,10 +48,10 @@ def declared_remaining_s(declared_s: float, wrong_by: float, done_s: float) -> f
 
 
 def enough_s(took_s: Sequence[float], done_s: float = 0.0) -> float | None:
-    """The time within which ``SURE`` of those ended that, like this one, took longer than ``done_s``.
+    """Return the time by which ``SURE`` of the runs had ended that took longer than ``done_s``.
 
-    None where too few did. Tsafrir, Etsion and Feitelson (TPDS 2007) backfill with the mean of a user's last two runs;
-    a promise that has to hold needs more than the mean. log n.
+    None if too few did. Tsafrir, Etsion and Feitelson (TPDS 2007) backfill with the mean of a user's last two runs; a
+    promise that has to hold needs more than the mean. O(log n).
 
     Args:
         took_s: Ascending.
@@ -65,14 +65,14 @@ def enough_s(took_s: Sequence[float], done_s: float = 0.0) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Run times of completed jobs: all of them, and those of each kind (what jobs that resemble each other share)."""
+    """Run times of completed jobs, in total and by kind (a kind groups jobs that resemble each other)."""
 
     everything: tuple[int, ...] = (0,) * NUM_BINS
     kinds: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, took: Iterable[tuple[str, float]]) -> "History":
-        """The history of these kinds and run times, in any order."""
+        """Return the history of these kinds and run times, given in any order."""
         everything, kinds = [0] * NUM_BINS, defaultdict[str, list[int]](lambda: [0] * NUM_BINS)
         for kind, work_s in took:
             index = _bin(work_s)
@@ -81,15 +81,15 @@ class History:
         return cls(tuple(everything), {kind: tuple(counts) for kind, counts in kinds.items()})
 
     def with_completed(self, kind: str, work_s: float) -> "History":
-        """The history after one more job."""
+        """Return the history with one more job."""
         index = _bin(work_s)
         counts = _plus_one(self.kinds.get(kind, (0,) * NUM_BINS), index)
         return replace(self, everything=_plus_one(self.everything, index), kinds={**self.kinds, kind: counts})
 
     def remaining_s(self, kind: str, done_s: float) -> float:
-        """Inverse Gittins index of a job of the kind that has done ``done_s``, rounded to a bin; linear in the bins.
+        """Return the inverse Gittins index of a job after ``done_s`` seconds, rounded to a bin; linear in the bins.
 
-        The job keeps what it had at the start of the step while that is less.
+        The job keeps the value from the start of its step while that is smaller.
         """
         own = self.kinds.get(kind, ())
         if done_s < FIRST_BIN_S:
@@ -100,7 +100,7 @@ class History:
 
 
 def _bin(seconds: float) -> int:
-    """The bin whose middle is nearest; the ends take what is beyond."""
+    """Return the bin with the nearest middle, clamped to the ends."""
     steps = math.log10(max(seconds, FIRST_BIN_S) / FIRST_BIN_S) * BINS_PER_DECADE
     return min(round(steps), NUM_BINS - 1)
 
@@ -115,7 +115,7 @@ def _plus_one(counts: tuple[int, ...], index: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _inverse_index_s(everything: tuple[int, ...], kind: tuple[int, ...], done: int) -> float:
-    """min over d of E[min(S - a, d)] / P(S - a <= d), given S > a, for a distribution over the bins."""
+    """Return min over d of E[min(S - a, d)] / P(S - a <= d), given S > a, for a distribution over the bins."""
     done_s = 0.0 if done < 0 else _middle_s(done)
     chances = _likelihood(everything, kind)
     later = range(done + 1, NUM_BINS)

@@ -1,7 +1,7 @@
-"""Tells when a run is over at the latest, as far as it is known: by its limit, its estimate, or others of its name.
+"""Computes the latest end of a run as far as known: from its limit, its estimate, or earlier runs of the same name.
 
 A ``max_duration`` is a limit; an ``expected_duration`` counts until the run has taken longer. Runs of one team and name
-are of one kind; a number that a repeated name was given (``train-2``) does not count. Infinity stands for not known.
+are of one kind; the number appended to a repeated name (``train-2``) is ignored. Infinity means unknown.
 """
 
 import math
@@ -16,17 +16,17 @@ from fairlead.specs.gang import GangSpec
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import Completed, Pod, Workload
 
-# What is leaving or overdue may be gone at the next look, and is not gone now.
+# A run that is leaving or overdue may be gone at the next pass, but is not gone now.
 SOON_S = 1.0
 
-# When more runs than this have ended since, all of them are looked at again.
+# If more runs than this have ended since the last pass, everything is recomputed.
 MOST_GONE = 16
 
 _NUMBER = re.compile(r"-\d+$")
 
 
 class Durations:
-    """The knowledge of run times; ends are Unix times."""
+    """Known run times; ends are Unix times."""
 
     def __init__(self, completed: Iterable[Completed]) -> None:
         took: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -36,7 +36,7 @@ class Durations:
         self._whole_s = {kind: enough_s(each) for kind, each in self._took.items()}
 
     def after(self, gone: Iterable[Completed], new: Iterable[Completed]) -> "Durations":
-        """The knowledge without some runs and with others, at the cost of those; this one stays as it is."""
+        """Return a copy with some runs removed and others added, at a cost proportional to their number."""
         found = Durations(())
         found._took, found._whole_s = dict(self._took), dict(self._whole_s)
         for runs, is_there in ((gone, True), (new, False)):
@@ -51,10 +51,10 @@ class Durations:
         return found
 
     def length_s(self, workload: Workload, now: float, kind: tuple[str, str] | None = None) -> float:
-        """Return how long the run takes at most if it starts now.
+        """Return the longest time that the run takes if it starts now.
 
         Args:
-            kind: As ``kind_of`` tells, where that is known.
+            kind: The result of ``kind_of``, if known.
         """
         spec, started = workload.spec, workload.status.started_at
         if spec.max_duration_s is None:
@@ -66,7 +66,7 @@ class Durations:
         return max(0.0, spec.max_duration_s - had_s) + spec.grace_s + SOON_S
 
     def ends_at(self, workload: Workload, pods: Iterable[Pod], now: float) -> float:
-        """Return when a run that holds something has left at the latest."""
+        """Return the latest time by which a run that holds something has left."""
         spec, started = workload.spec, workload.status.started_at
         leaves = [pod.terminating_since for pod in pods if not pod.phase.is_final]
         if leaves and all(since is not None for since in leaves):
@@ -80,14 +80,14 @@ class Durations:
         return max(end, now) + SOON_S
 
     def took(self, kind: tuple[str, str]) -> list[float] | None:
-        """Return what runs of the kind took, ascending, not to be changed; None where none has ended.
+        """Return the times of runs of the kind, ascending and not to be modified; None if none has ended.
 
-        The same list, where ``after`` has learnt nothing of the kind.
+        ``after`` keeps the same list object for kinds that did not change.
         """
         return self._took.get(kind)
 
     def same_until(self, workload: Workload, pods: Iterable[Pod], now: float) -> float:
-        """Return until when ``ends_at`` says the same if nothing happens; a time that has passed for no longer."""
+        """Return the time until which ``ends_at`` stays the same if nothing happens; a past time if it already differs."""
         spec, started = workload.spec, workload.status.started_at
         leaves = [pod.terminating_since for pod in pods if not pod.phase.is_final]
         if leaves and all(since is not None for since in leaves):
@@ -106,7 +106,7 @@ class Durations:
         return started + took_s[longer] if longer < len(took_s) else math.inf
 
     def _expected_s(self, workload: Workload, done_s: float) -> float:
-        """Return how long the whole of a start takes that has run so long."""
+        """Return the whole duration of a start that has run for this long."""
         expected_s = workload.spec.expected_duration_s
         if expected_s is not None and workload.spec.most_nodes is None:
             left_s = max(0.0, expected_s - workload.status.ran_s)
@@ -120,12 +120,12 @@ class Durations:
         return math.inf if found is None else found
 
 
-# What was last worked out, which the next value mostly differs from by one run at each end; replaced, never changed.
+# The last result, from which the next mostly differs by one run at each end; replaced, never modified.
 _last: tuple[tuple[Completed, ...], Durations] = ((), Durations(()))
 
 
 def durations_of(completed: tuple[Completed, ...]) -> Durations:
-    """Return what these runs tell of run times."""
+    """Return the known run times, given completed runs."""
     global _last
     before, known = _last
     if before is not completed and before != completed:
@@ -139,7 +139,7 @@ def durations_of(completed: tuple[Completed, ...]) -> Durations:
 
 
 def _shift(before: tuple[Completed, ...], after: tuple[Completed, ...]) -> int | None:
-    """Return how many of the first have gone, of which the others follow on each other; None where that is too many."""
+    """Return the number of runs dropped from the front, if ``after`` continues the rest; None if too many changed."""
     for shift in range(min(MOST_GONE, len(before)) + 1):
         left = len(before) - shift
         if left and left <= len(after) <= left + MOST_GONE and before[shift] == after[0]:
@@ -148,11 +148,11 @@ def _shift(before: tuple[Completed, ...], after: tuple[Completed, ...]) -> int |
 
 
 def kind_of(run: Completed | GangSpec | WorkloadSpec) -> tuple[str, str]:
-    """Runs for which this is equal are of one kind."""
+    """Return the kind of a run; runs with an equal result are of one kind."""
     return run.team, _plain(run.name)
 
 
-# More than a long queue has, or each would be worked out anew at each pass.
+# More than the number of names in a long queue; a smaller cache would be recomputed at each pass.
 @lru_cache(maxsize=65_536)
 def _plain(name: str) -> str:
     return _NUMBER.sub("", name)

@@ -1,14 +1,14 @@
-"""Orders those that wait by whose turn it is.
+"""Orders pending runs by fair share.
 
-First those that lie within their team's guarantee, then the others, then scavengers. Within a team by priority, which
-waiting raises, then the oldest, or those first of which less is left (``fairlead.policy.queue.queue_score``). Among
-teams that borrow, the next is the one whose first run has the most of
+Runs within their team's guarantee come first, then the others, then scavengers. Within a team the order is by priority,
+which waiting raises, then by age, or by least remaining work (``fairlead.policy.queue.queue_score``). Among teams that
+borrow, the next is the one whose first run has the highest
 
     effective priority x AGEING_S - FAIR_S x weighted dominant share of the team,
 
-by progressive filling (Ghodsi et al., NSDI 2011, Algorithm 1), as if every run before had started. So a team that holds
-little goes first, and nobody starves: no run goes before another that came so much earlier that the wait outweighs
-all of the cluster and all of the priority between them. n log n for n runs.
+by progressive filling (Ghodsi et al., NSDI 2011, Algorithm 1), as if every earlier run had started. So a team that
+holds little goes first, and no run starves: no run precedes another that arrived so much earlier that the wait
+outweighs the whole cluster and their whole difference in priority. O(n log n) for n runs.
 """
 
 import heapq
@@ -22,25 +22,25 @@ from fairlead.policy.queue.quotas import Ledger
 from fairlead.policy.queue.spec_traits import SpecTraits
 from fairlead.state.snapshot import Workload
 
-# A team that holds the whole cluster has to wait a day longer than one that holds nothing.
+# A team that holds the whole cluster waits a day longer than one that holds nothing.
 FAIR_S = 86_400.0
 NOTHING = Amounts()
 
 
 def first_come(waiting: Iterable[Workload]) -> list[Workload]:
-    """By priority as it was asked for, then first come."""
+    """Return the runs by requested priority, then by arrival."""
     return sorted(waiting, key=lambda each: (-each.spec.priority, each.created_at, each.uid))
 
 
 def fairly(
     waiting: Iterable[Workload], ledger: Ledger, standing: Standing, traits: SpecTraits | None = None
 ) -> tuple[list[Workload], frozenset[str]]:
-    """All of them in their turn, and the uids of those within their team's guarantee.
+    """Return all runs in order, and the uids of those within their team's guarantee.
 
     Args:
-        ledger: What is held now; it is of no use afterwards.
-        standing: Sorts runs of one team; among teams what is left to do of a run does not count.
-        traits: What is known of their specs already.
+        ledger: The current holdings; modified, so not usable afterwards.
+        standing: Sorts runs of one team; across teams the remaining work of a run does not count.
+        traits: Known traits of the specs.
     """
     owed, teams = list[Workload](), defaultdict[str, list[Workload]](list)
     scavengers = list[Workload]()
@@ -65,7 +65,7 @@ def fairly(
         runs = teams[team]
         borrowing.append(runs[index])
         if index + 1 < len(runs):
-            # As ``add``, which also counts what nobody asks for here: this is for each that waits.
+            # As ``add``, which also counts amounts not needed here: this runs for each pending run.
             more = asked(runs[index].spec, ledger.whole) if traits is None else traits.of(runs[index]).asks
             ledger.held[team] = ledger.held.get(team, NOTHING) + more
             heapq.heapreplace(heap, _entry(team, index + 1, runs, ledger, standing.now))
@@ -77,7 +77,7 @@ def fairly(
 def _entry(
     team: str, index: int, runs: list[Workload], ledger: Ledger, now: float
 ) -> tuple[float, float, str, int, str]:
-    """Sorts the first runs of teams; a team in which somebody starts has a larger share afterwards."""
+    """Return the sort key for the first run of a team; the share of a team grows as its runs start."""
     first = runs[index]
     waited = effective_priority(first, now) * AGEING_S
     return FAIR_S * ledger.share(team) - waited, first.created_at, first.uid, index, team

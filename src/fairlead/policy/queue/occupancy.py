@@ -1,8 +1,8 @@
-"""Keeps from pass to pass what runs hold of nodes and until when, from which a timeline begins.
+"""Keeps between passes what runs hold of nodes and until when; timelines start from it.
 
-A pass changes a timeline as it starts and stops runs. What it begins from is what live pods hold, which is brought up
-to what has changed. An end is worked out again when its run or its pods are other objects, when others of its kind have
-ended since, and when time has come to where it may be another (``Durations.same_until``).
+A pass modifies a timeline as it starts and stops runs. It starts from what live pods hold, which is updated by changes
+only. An end is recomputed when its run or pods are other objects, when other runs of its kind have ended, and when the
+time comes at which it may change (``Durations.same_until``).
 """
 
 import heapq
@@ -20,28 +20,28 @@ from fairlead.state.snapshot import Grant, Node, Pod, Workload
 
 Told = TypeVar("Told")
 Part = tuple[str, Grant]
-# An end is worked out again so long before it may change, for the sum of two times is not exact.
+# An end is recomputed this long before it may change, because the sum of two times is not exact.
 EARLY_S = 1.0
-# More kinds of shapes than a queue has at a time.
+# More than the number of shapes in a queue at a time.
 MOST_TOLD = 256
-# Sorts behind every uid.
+# Sorts after every uid.
 _LAST = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Parts of nodes that somebody holds, and until when."""
+    """Parts of nodes that a run holds, and until when."""
 
     parts: tuple[Part, ...]
     until: float
 
 
 class Occupancy:
-    """The holdings of live pods on some nodes.
+    """The holdings of live pods on a set of nodes.
 
     Attributes:
-        rooms: What is free of each node beside them.
-        holdings: Of each workload that has any.
+        rooms: The free capacity of each node besides the holdings.
+        holdings: The holding of each workload that has one.
     """
 
     def __init__(self, nodes: tuple[Node, ...]) -> None:
@@ -58,7 +58,7 @@ class Occupancy:
         self._told: dict[Hashable, tuple[dict[str, Any], set[str]]] = {}
 
     def changed(self, uids: Iterable[str]) -> None:
-        """The runs of these uids, or their pods, are not as they were."""
+        """Mark the runs of these uids, or their pods, as changed."""
         self._stale.update(uids)
 
     def refresh(
@@ -69,10 +69,10 @@ class Occupancy:
         durations: Durations,
         now: float,
     ) -> None:
-        """Bring everything up to what is there now.
+        """Update all holdings and ends.
 
         Args:
-            holders: Of which an end may be known; by uid.
+            holders: Runs whose end may be known, by uid.
             runs, pods: All of them, by uid of the run.
         """
         stale = self._stale
@@ -92,12 +92,12 @@ class Occupancy:
         stale.clear()
 
     def ends_after(self, now: float) -> Iterator[tuple[float, str]]:
-        """Yield when holdings end, with their uids, in this order."""
+        """Yield the ends of holdings with their uids, in ascending order."""
         for at in range(bisect_right(self._ends, (now, _LAST)), len(self._ends)):
             yield self._ends[at]
 
     def of_rooms(self, what: Hashable, told: Callable[[NodeCapacity], Told]) -> Mapping[str, Told]:
-        """As ``Timeline.of_rooms``, worked out again only for rooms that have changed."""
+        """Return the same as ``Timeline.of_rooms``, recomputed only for rooms that have changed."""
         found = self._told.get(what)
         if found is None:
             if len(self._told) >= MOST_TOLD:

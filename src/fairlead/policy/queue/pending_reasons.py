@@ -1,4 +1,4 @@
-"""Says why a run waits or has to give way, in sentences that name nodes, quantities, teams and times. Times are UTC."""
+"""Explains why a run waits or is preempted, with the names of nodes, quantities, teams and times. Times are UTC."""
 
 import math
 from collections import defaultdict
@@ -22,7 +22,7 @@ MOST_NAMES = 5
 
 
 def needs(workload: Workload, timeline: Timeline, holders: Iterable[Workload]) -> Reason:
-    """Return what the run needs, what is free, and who holds the rest."""
+    """Return the need of the run, what is free, and the holders of the rest."""
     reason = why_waiting(workload.spec, timeline, (each.spec.name for each in holders))
     such = _such_devices(workload, timeline)
     return _told(reason if such is None else replace(reason, message=f"{reason.message}; {such}"), workload)
@@ -37,23 +37,23 @@ def promised(
     *,
     is_owed: bool,
 ) -> Reason:
-    """As ``needs``, and when it starts and what for."""
+    """Return the reason as ``needs`` does, with the promised start and its condition."""
     reason = needs(workload, timeline, holders)
     outlook = _makes_room(workload, chosen, is_owed=is_owed) if chosen else _starts(claim, holders)
     return replace(reason, message=f"{reason.message}; {outlook}")
 
 
 def behind(workload: Workload) -> Reason:
-    """It does not fit now, or would delay those before it that do not; the same whoever they are.
+    """Return the reason of a run that does not fit now, or would delay earlier runs; the same for any earlier run.
 
-    A long queue keeps what it was told while others come and go before it; ``ahead`` names the first for whoever asks.
+    A run of a long queue keeps this reason while earlier runs come and go; ``ahead`` names the first on demand.
     """
     return _told(_BEHIND[workload.spec.max_duration_s is None], workload)
 
 
 _REMEDY = "A higher `priority` puts it further to the front; `fairlead queue` says which run is the first."
 _PASSES = "With a `max_duration` it may pass where it is over before that one can start."
-# By whether the run has no limit.
+# Keyed by whether the run has no limit.
 _BEHIND = {
     is_open: Reason(
         code=Code.WAITING_FOR_TURN,
@@ -65,7 +65,7 @@ _BEHIND = {
 
 
 def ahead(workload: Workload, first: Workload, order: Order = Order.FIRST_COME) -> Reason:
-    """As ``behind``, with the name of the first that does not fit, and why that one is before it."""
+    """Return the reason as ``behind`` does, with the name of the first run that does not fit and why it precedes."""
     name, priority, own_priority = first.spec.name, first.spec.priority, workload.spec.priority
     why = "was submitted earlier" if priority == own_priority else "has a higher priority"
     if priority < own_priority:
@@ -84,7 +84,7 @@ def ahead(workload: Workload, first: Workload, order: Order = Order.FIRST_COME) 
 
 
 def passed_over(workload: Workload, selection: Selection) -> Reason:
-    """It does not fit beside those that were chosen to hold the GPUs."""
+    """Return the reason of a run that does not fit beside the runs selected to hold the GPUs."""
     if selection is Selection.FINISH_TIME:
         chosen, remedy = (
             "are later against their equal share, or are nearer to their end",
@@ -103,7 +103,7 @@ def passed_over(workload: Workload, selection: Selection) -> Reason:
 
 
 def regroups(nodes: Sequence[str], beside: Sequence[str]) -> str:
-    """Say why a run leaves its GPUs: for others on ``nodes``, or for none."""
+    """Explain why a run leaves its GPUs: for others on ``nodes``, or for none."""
     if not nodes:
         return "leaves its GPUs to runs that have less left to do for them; it goes on from its checkpoint"
     return f"goes on{_beside(beside)} on other GPUs of {_those(nodes)}, since more gets done so; from its checkpoint"
@@ -118,7 +118,7 @@ def _those(nodes: Sequence[str]) -> str:
 
 
 def goes_to(workload: Workload, nodes: Sequence[str], beside: Sequence[str]) -> Reason:
-    """It has a place, which others have not left yet."""
+    """Return the reason of a run that has a place which other runs have not left yet."""
     return _told(
         Reason(
             code=Code.WAITING_FOR_TURN,
@@ -129,7 +129,7 @@ def goes_to(workload: Workload, nodes: Sequence[str], beside: Sequence[str]) -> 
 
 
 def next_round(workload: Workload) -> Reason:
-    """It waits until it is chosen who shares which GPUs the next time."""
+    """Return the reason of a run that waits for the next round of GPU sharing."""
     return _told(
         Reason(
             code=Code.WAITING_FOR_TURN,
@@ -143,7 +143,7 @@ def next_round(workload: Workload) -> Reason:
 
 
 def scavenger(workload: Workload) -> Reason:
-    """It takes only what is idle, and not enough is."""
+    """Return the reason of a scavenger, which uses only idle capacity, when too little is idle."""
     reason = Reason(
         code=Code.WAITING_FOR_TURN,
         message=f"takes only what is idle (priority {workload.spec.priority}), and there is no room for "
@@ -154,7 +154,7 @@ def scavenger(workload: Workload) -> Reason:
 
 
 def over_quota(workload: Workload, ledger: Ledger, resource: str) -> Reason:
-    """Its team would hold more than it may."""
+    """Return the reason of a run whose team would exceed its quota."""
     team = workload.spec.team
     held = getattr(ledger.bound.get(team, Amounts()), resource)
     most, more = getattr(ledger.teams[team].quota, resource), getattr(asked(workload.spec, ledger.whole), resource)
@@ -173,7 +173,7 @@ def over_quota(workload: Workload, ledger: Ledger, resource: str) -> Reason:
 
 
 def _of_parts(workload: Workload, resource: str) -> str:
-    """Return what follows a number of GPUs that was not asked for, but for memory."""
+    """Return the text that follows a number of GPUs if memory, not GPUs, was requested."""
     asks = workload.spec.resources
     if resource != "gpu_milli" or asks.gpu is None or not Shape.of(asks).parts_only:
         return ""
@@ -181,7 +181,7 @@ def _of_parts(workload: Workload, resource: str) -> str:
 
 
 def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool, selection: Selection = Selection.NONE) -> str:
-    """Return why a run has to give way, where ``selection`` says who holds the GPUs, if anything does."""
+    """Return why a run is preempted; ``selection`` is the rule that selects holders of GPUs, if any."""
     own, other = victim.spec, wanting.spec
     if own.priority < 0:
         return f"preempted by {other.name} of team {other.team}: it takes only what is idle"
@@ -200,12 +200,12 @@ def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool, selection: S
 
 
 def restarts_for(wanting: Workload) -> str:
-    """Return why a run has to go on elsewhere."""
+    """Return why a run is restarted elsewhere."""
     return f"makes room for {wanting.spec.name}, which needs it in one piece; goes on from its checkpoint elsewhere"
 
 
 def _starts(claim: Claim, holders: Iterable[Workload]) -> str:
-    """Return when a run can start with nobody being stopped for it."""
+    """Return when a run can start without stopping any other."""
     holders = tuple(holders)
     last = next((each for each in holders if each.uid == claim.after), None)
     if claim.start == math.inf:
@@ -219,7 +219,7 @@ def _starts(claim: Claim, holders: Iterable[Workload]) -> str:
 
 
 def _unknown(holders: Iterable[Workload]) -> str:
-    """Say that no start can be promised, and whose end is not known."""
+    """Explain that no start can be promised, naming the runs with unknown end."""
     specs = [each.spec for each in holders]
     endless = sorted({s.name for s in specs if s.max_duration_s is None and s.expected_duration_s is None})
     if not endless:
@@ -250,7 +250,7 @@ def _makes_room(workload: Workload, chosen: Sequence[Victim], *, is_owed: bool) 
 
 
 def other_layout(never: Reason, layout: str) -> Reason:
-    """No node holds it as GPUs are partitioned now, and one would that is partitioned anew."""
+    """Return the reason of a run that fits only nodes in another layout of their GPUs."""
     return Reason(
         code=Code.WAITING_FOR_RESOURCES,
         message=f"it fits where a node's GPUs have the layout {layout}, as none has enough of now: {never.message}",
@@ -259,7 +259,7 @@ def other_layout(never: Reason, layout: str) -> Reason:
 
 
 def nodes_left(never: Reason) -> Reason:
-    """It fitted when it was first looked at, and does not fit any more whoever leaves."""
+    """Return the reason of a run that fitted when submitted and no longer fits any node, however empty."""
     return Reason(
         code=Code.WAITING_FOR_RESOURCES,
         message=f"it fitted when it was submitted, and nodes have left since: {never.message}",
@@ -268,7 +268,7 @@ def nodes_left(never: Reason) -> Reason:
 
 
 def _such_devices(workload: Workload, timeline: Timeline) -> str | None:
-    """Return how many nodes have devices of the kind, and what is idle on the one with most of them idle."""
+    """Return how many nodes have devices of the kind, and how many are idle on the node with the most idle ones."""
     gpu = workload.spec.resources.gpu
     if gpu is None or len(timeline.rooms) <= 3:
         return None
@@ -284,7 +284,7 @@ def _such_devices(workload: Workload, timeline: Timeline) -> str | None:
 
 
 def _told(reason: Reason, workload: Workload) -> Reason:
-    """With who took its room, if somebody did."""
+    """Append the run that took the room, if any."""
     taken = workload.status.taken_by
     return reason if taken is None else replace(reason, message=f"{reason.message}; it was {taken}")
 
@@ -294,5 +294,5 @@ def _gpus(milli: int) -> str:
 
 
 def describe_moment(at: float) -> str:
-    """A time as people say it."""
+    """Format a time for people."""
     return datetime.fromtimestamp(at, UTC).strftime("%F %H:%M UTC")

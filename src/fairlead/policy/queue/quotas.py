@@ -1,7 +1,7 @@
-"""Counts what teams hold, are guaranteed, and may hold at most: who is owed room, who borrows, and who has had enough.
+"""Counts what teams hold against their guarantees and quotas: which runs are owed capacity, borrow, or exceed a quota.
 
-A run counts towards its team's guarantee as a whole or not at all. Scavengers (a priority below 0) are outside of it:
-they are owed nothing, and what they hold counts for nothing.
+A run counts towards its team's guarantee as a whole or not at all. Scavengers (priority below 0) are excluded: they are
+owed nothing, and their holdings do not count.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,18 +17,18 @@ RESOURCES = ("gpu_milli", "cpu_milli", "memory_bytes")
 
 
 def is_scavenger(spec: GangSpec) -> bool:
-    """Return whether the run takes only what is idle."""
+    """Return whether the run uses only idle capacity."""
     return spec.priority < 0
 
 
 @dataclass(slots=True)
 class Ledger:
-    """The holdings of each team, changed by whoever starts runs.
+    """The holdings of each team, updated as the pass starts runs.
 
     Attributes:
-        whole: All that the cluster has.
-        held: By team; scavengers left out.
-        bound: The same with scavengers, for the quota has no exceptions.
+        whole: The capacity of the cluster.
+        held: By team, without scavengers.
+        bound: By team, with scavengers, because the quota has no exceptions.
     """
 
     teams: dict[str, Team]
@@ -38,37 +38,37 @@ class Ledger:
 
     @classmethod
     def of(cls, teams: Iterable[Team], whole: Capacity, holders: Iterable[Workload]) -> "Ledger":
-        """The ledger of the runs that hold something now."""
+        """Return the ledger of the runs that hold something now."""
         ledger = cls({team.name: team for team in teams}, whole, {}, {})
         for workload in holders:
             ledger.add(workload.gang)
         return ledger
 
     def copy(self) -> "Ledger":
-        """One that changes apart from this one."""
+        """Return an independent copy."""
         return Ledger(self.teams, self.whole, dict(self.held), dict(self.bound))
 
     def add(self, spec: GangSpec) -> None:
-        """A run holds what it asks for from now on."""
+        """Add the request of a run to the holdings of its team."""
         more = asked(spec, self.whole)
         self.bound[spec.team] = self.bound.get(spec.team, Amounts()) + more
         if not is_scavenger(spec):
             self.held[spec.team] = self.held.get(spec.team, Amounts()) + more
 
     def share(self, team: str) -> float:
-        """The team's weighted dominant share."""
+        """Return the team's weighted dominant share."""
         known = self.teams.get(team)
         return dominant_share(self.held.get(team, Amounts()), self.whole, known.weight if known is not None else 1)
 
     def is_owed(self, spec: GangSpec) -> bool:
-        """Return whether the run and all that its team holds lie within what the team is guaranteed."""
+        """Return whether the run and the holdings of its team lie within the team's guarantee."""
         team = self.teams.get(spec.team)
         if team is None or is_scavenger(spec):
             return False
         return _is_within(self.held.get(spec.team, Amounts()), asked(spec, self.whole), team.guaranteed)
 
     def exceeds(self, spec: GangSpec) -> str | None:
-        """The first resource of which the team would hold more than its quota; None when it may start."""
+        """Return the first resource of which the team would exceed its quota; None if the run may start."""
         team = self.teams.get(spec.team)
         if team is None:
             return None
@@ -81,9 +81,10 @@ class Ledger:
 
 
 def protected(holders: Sequence[Workload], teams: Iterable[Team], whole: Capacity, now: float) -> dict[str, int]:
-    """Count the nodes of each run within what its team is guaranteed: of those of most priority, then the oldest.
+    """Count the nodes of each run within its team's guarantee, by priority and then age of the runs.
 
-    All of a gang or none, but of an elastic one also its smallest size; runs without any are left out.
+    A gang counts as a whole or not at all; an elastic one may also count with its smallest size. Runs without any are
+    omitted.
     """
     guarantees = {team.name: team.guaranteed for team in teams if team.guaranteed != Quota()}
     if not guarantees:
@@ -104,7 +105,7 @@ def protected(holders: Sequence[Workload], teams: Iterable[Team], whole: Capacit
 
 
 def _is_within(held: Amounts, more: Amounts, guaranteed: Quota) -> bool:
-    """Return whether ``more`` asks for something that is guaranteed, and no more of it than is left."""
+    """Return whether ``more`` requests a guaranteed resource, and no more of any than is left."""
     asks = False
     for name in RESOURCES:
         amount = getattr(guaranteed, name)

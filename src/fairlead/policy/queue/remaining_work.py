@@ -1,15 +1,15 @@
-"""Estimates how much work is left of a run: by its spec, its own steps, or what others of its name took.
+"""Estimates the remaining work of a run from its spec, its steps, or earlier runs of its name.
 
-The answer is in seconds of work on the fewest nodes that the run asks for. It need not be right, only the best that is
-known, and nobody is ever stopped for having taken longer. In this order:
+The result is in seconds of work on the fewest nodes that the run requests. It is a best estimate and need not be right:
+no run is stopped for taking longer. Sources, in this order:
 
-1. What was declared (``expected_duration``), less the part of its steps that is done; when it reports no steps, less
-   the time that it has run; once that is more, the rest that is expected of a time that may be wrong by ``WRONG_BY``.
-2. Its steps, when enough of them are done: at the pace so far.
-3. The inverse Gittins index of what runs of its team and name took, if ``LEAST_KNOWN`` or more have succeeded; those of
-   other names have a small say (``fairlead.policy.queue.duration_estimates``).
+1. The declared ``expected_duration``, less the part of its steps that is done; without steps, less the time that it
+   has run; past that, the expected rest of a time that may be wrong by ``WRONG_BY``.
+2. Its steps at the pace so far, once enough of them are done.
+3. The inverse Gittins index of the times of runs of its team and name, if ``LEAST_KNOWN`` or more have succeeded;
+   runs of other names have a small weight (``fairlead.policy.queue.duration_estimates``).
 
-Of any other nothing is known. A ``max_duration`` is a limit, and says nothing of how long a run takes.
+Of any other run nothing is known. A ``max_duration`` is a limit and does not indicate how long a run takes.
 """
 
 from collections.abc import Iterable
@@ -21,21 +21,21 @@ from fairlead.policy.queue.duration_estimates import LEAST_KNOWN, History, decla
 from fairlead.policy.queue.durations import kind_of
 from fairlead.state.snapshot import Completed, Workload
 
-# People's estimates: within this factor for most runs, as in the comparisons of docs/decisions/0010.
+# Users' estimates are within this factor for most runs, as in the comparisons of docs/decisions/0010.
 WRONG_BY = 2.0
-# The first steps are slow for reasons that pass: compilation, cold data.
+# The first steps are slow for transient reasons: compilation, cold data.
 ENOUGH_STEPS = 0.02
 
 
 class Remaining:
-    """The work left of runs, given those that are over."""
+    """The remaining work of runs, estimated from completed runs."""
 
     def __init__(self, completed: Iterable[Completed]) -> None:
         self._completed = completed
         self._history: History | None = None
 
     def left_s(self, workload: Workload, now: float) -> float | None:
-        """Seconds of work left; None when nothing is known."""
+        """Return the seconds of work left; None if nothing is known."""
         spec = workload.spec
         done_s = ran_until(workload.status, now) / (1 if spec.most_nodes is None else spec.nodes)
         part = _part_done(workload)
@@ -50,7 +50,7 @@ class Remaining:
 
     @property
     def history(self) -> History:
-        """Return what is known of run times; made when somebody first needs it."""
+        """Return the known run times, built on first use."""
         if self._history is None:
             took = ((_text(*kind_of(each)), each.took_s) for each in self._completed)
             self._history = History.of(took)
@@ -59,7 +59,7 @@ class Remaining:
 
 @kept
 def remaining_of(completed: tuple[Completed, ...]) -> Remaining:
-    """Return what these runs, which are over, tell of others."""
+    """Return the estimator for these completed runs."""
     return Remaining(completed)
 
 

@@ -1,11 +1,11 @@
-"""Foretells when a run will be over and what it will have cost, with bounds that hold for nine of ten runs.
+"""Forecasts the end and the cost of a run, with bounds that hold for nine of ten runs.
 
-Where a program tells its steps and how many there are, what is left follows from their pace. Else it follows from runs
-that are over: those of the run's own kind where they are many, or a typical length times the errors that such lengths
-had for others, each measured against the rest without it (the leave-one-out residuals of jackknife+, Barber et al.
-2021, section 1.2). Only those count that took longer than the run has by now. Of n samples the k-th smallest bounds a
-new one with a chance of k / (n + 1), which is exact as long as the new run is like the others; docs/decisions/0052 says
-how far that holds on public traces.
+If a program reports its steps and their total, the rest follows from their pace. Otherwise it follows from completed
+runs: those of the run's own kind if there are many, or a typical length times the errors that such lengths had for
+other runs, each measured against the rest without it (the leave-one-out residuals of jackknife+, Barber et al. 2021,
+section 1.2). Only runs that took longer than this run's current age count. Of n samples the k-th smallest bounds a new
+one with probability k / (n + 1), which is exact if the new run is exchangeable with them; docs/decisions/0052 shows how
+far that holds on public traces.
 """
 
 import math
@@ -20,30 +20,30 @@ from fairlead.policy.queue.durations import kind_of
 from fairlead.state.snapshot import Completed, Phase, Progress, Snapshot, Workload
 from fairlead.text.quantities import plural
 
-# The part of runs whose end is to lie within the bounds.
+# The part of runs whose end should lie within the bounds.
 SURE = 0.9
-# Bounds are drawn as if for this part: runs of a trace resemble those before them less than those of one urn would.
+# Bounds are computed for this part: runs of a trace resemble earlier ones less than exchangeable samples would.
 AIM = 0.93
 # With fewer samples no two of them bound nine of ten runs.
 LEAST_SAMPLES = 19
-# Both bounds of what follows from steps are at least this part of it away.
+# Both bounds of an estimate from steps are at least this part of it away.
 STEPS_UNSURE = 0.1
 LEAST_S = 1.0
-# Runs whose age is within this part of its own began with it.
+# Running runs whose age differs from the run's own by at most this part count as started together with it.
 PEERS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunForecast:
-    """The time that a run needs from now on, of a run that waits from its start on.
+    """The remaining time of a run from now, or from its start if it is pending.
 
     Attributes:
-        low_s, high_s: Between these it is over, in nine of ten cases.
-        likely_s: As often more as less.
-        basis: What that follows from, as a clause.
-        by_steps: By the pace of its own steps, whose bounds are wide by a rule and were not measured.
-        microusd_per_hour: What an hour of it costs; None where no price is known.
-        spent_microusd: What it has cost; None where that is not known.
+        low_s, high_s: Bounds that hold in nine of ten cases.
+        likely_s: The median.
+        basis: The source of the estimate, as a clause.
+        by_steps: Whether it follows from the pace of its steps; such bounds are set by a rule and were not measured.
+        microusd_per_hour: The cost of an hour; None without a price.
+        spent_microusd: The cost so far; None if unknown.
     """
 
     low_s: float
@@ -55,14 +55,14 @@ class RunForecast:
     spent_microusd: int | None = None
 
     def microusd(self, seconds: float) -> int | None:
-        """Return what it will have cost in all when it needs so long."""
+        """Return the total cost if it needs this much more time."""
         if self.microusd_per_hour is None:
             return None
         return (self.spent_microusd or 0) + round(self.microusd_per_hour * seconds / HOUR_S)
 
 
 def forecast(run: Workload, snapshot: Snapshot, now: float, spent_microusd: int | None = None) -> RunForecast | None:
-    """Return when a run is over and what it costs; None where too little is known of runs, or it is over."""
+    """Return the forecast of a run; None if too little is known of runs, or if the run is over."""
     if run.status.phase.is_final:
         return None
     by_steps = _by_steps(run, now)
@@ -98,7 +98,7 @@ Bounds = tuple[float, float, float, str]
 
 
 def _by_steps(run: Workload, now: float) -> Bounds | None:
-    """Return what is left of its steps, by their pace since it runs and by their pace in its last moments."""
+    """Return what is left of its steps, by their average pace since it started running and by their latest pace."""
     told, status = run.progress or Progress(), run.status
     if status.phase is not Phase.RUNNING or told.step is None or told.total_steps is None:
         return None
@@ -116,7 +116,7 @@ def _by_steps(run: Workload, now: float) -> Bounds | None:
 
 
 def _by_history(run: Workload, snapshot: Snapshot, now: float) -> Bounds | None:
-    """Return what is left of it by runs that are over, and by those that are not."""
+    """Return what is left of it, by completed runs and by the ages of running ones."""
     started_at = run.status.started_at
     done_s = 0.0 if started_at is None else max(0.0, now - started_at)
     history, kind = _history(snapshot.completed), kind_of(run.spec)
@@ -141,7 +141,7 @@ def _by_history(run: Workload, snapshot: Snapshot, now: float) -> Bounds | None:
 
 
 def _going(snapshot: Snapshot, uid: str, now: float) -> list[tuple[tuple[str, str], float]]:
-    """Kinds of other runs that are under way, with how long they are."""
+    """Return the kinds and ages of other running runs."""
     return [
         (kind_of(other.spec), now - other.status.started_at)
         for other in snapshot.workloads
@@ -159,19 +159,20 @@ def _typical(run: Workload, own: Sequence[float], history: "_History") -> tuple[
 
 
 def _bounds(ended: Sequence[float], lasted: Sequence[float], done: float) -> tuple[float, float, float] | None:
-    """The lengths that one which has done so much stays within in nine of ten cases, and the one in the middle.
+    """Return the lower bound, the median and the upper bound of the length of a run that has lasted ``done``.
 
-    By the product-limit estimate, which counts those that are not over as longer than they are by now (Kaplan and Meier
-    1958): only the short ones of those that began lately are over. None where too few have ended, or so few of the long
-    ones that nobody knows how long these get.
+    Uses the product-limit estimate, which treats running runs as censored (Kaplan and Meier 1958): of the runs that
+    started recently only the short ones are over. None if too few have ended, or too few of the long ones to bound
+    them.
 
     Args:
-        ended: Ascending.
-        lasted: Of those that are not over.
+        ended: Lengths of completed runs, ascending.
+        lasted: Ages of running runs.
     """
     longer = ended[bisect_right(ended, done) :]
     going = sorted(each for each in lasted if each > done)
-    # Those that began with it say nothing of what comes, and those that are over of a whole crowd are its short ones.
+    # Runs that started together with it give no information on what follows, and the completed ones of a batch are its
+    # short ones.
     peers = sum(abs(each - done) <= PEERS * done for each in lasted)
     if len(longer) < max(LEAST_SAMPLES, peers + 1):
         return None
@@ -185,7 +186,7 @@ def _bounds(ended: Sequence[float], lasted: Sequence[float], done: float) -> tup
             found.append(length)
     if len(found) < len(levels):
         return None
-    # The bound below is the last length before so many have ended.
+    # The lower bound is the last length before this part has ended.
     first = bisect_left(longer, found[0])
     return longer[max(0, first - 1)] if first else found[0], found[1], found[2]
 
@@ -197,13 +198,13 @@ def _median(samples: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """Runs that are over.
+    """Completed runs.
 
     Attributes:
         took: Seconds by kind, ascending.
-        medians: Of these.
-        ratios: What each took to the median of the others of its kind, ascending.
-        strange_ratios: What each took to the median of all, ascending: of a kind of which nothing is known.
+        medians: Median of ``took`` by kind.
+        ratios: The time of each run over the median of the others of its kind, ascending.
+        strange_ratios: The time of each run over the median of all, ascending; for kinds without history.
     """
 
     took: dict[tuple[str, str], list[float]]
@@ -234,7 +235,7 @@ def _history(completed: tuple[Completed, ...]) -> _History:
 
 
 def _median_without(ascending: Sequence[float], place: int) -> float:
-    """The median of all but one, without making the list."""
+    """Return the median of all but one, without building the list."""
     count = len(ascending) - 1
 
     def at(index: int) -> float:
