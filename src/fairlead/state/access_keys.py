@@ -1,4 +1,4 @@
-"""Keys by which teams may ask endpoints. Only a key's hash is kept: it is random, so that nobody finds it by that."""
+"""Keys by which teams access endpoints. Only the hash of a key is stored: keys are random, so it cannot be reversed."""
 
 import hashlib
 import secrets
@@ -6,7 +6,7 @@ import secrets
 from fairlead.frozen import dataclass
 
 PREFIX = "fl-"
-"""A key that leaked is found by it, as those who look through repositories do."""
+"""The prefix by which secret scanners recognise leaked keys."""
 RANDOM_BYTES = 32
 
 
@@ -15,8 +15,8 @@ class AccessKey:
     """One key of a team.
 
     Attributes:
-        name: What people call it; of one team no other has it.
-        sha256: Of the key, in hexadecimal digits.
+        name: The display name, unique within a team.
+        sha256: The hash of the key, in hexadecimal digits.
         created_at: In Unix seconds.
     """
 
@@ -27,11 +27,11 @@ class AccessKey:
 
 
 def new_key(team: str, name: str, now: float) -> tuple[str, AccessKey]:
-    """Make a key: its text, which is shown once and kept nowhere, and what is kept of it."""
+    """Make a key; return its text, which is shown once and not stored, and its record."""
     text = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
     return text, AccessKey(team=team, name=name, sha256=hash_of(text), created_at=now)
 
 
 def hash_of(text: str) -> str:
-    """Return what is kept of a key."""
+    """Return the hash of a key."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Sources of more nodes for a cluster, and what has become of requests to them. Times are Unix seconds."""
+"""Sources of more nodes for a cluster, and the state of requests to them. Times are Unix seconds."""
 
 from dataclasses import field
 
@@ -10,7 +10,7 @@ PAUSE_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """So much in all; None where there is no bound."""
+    """A total amount; None means unbounded."""
 
     cpu_milli: int | None = None
     memory_bytes: int | None = None
@@ -22,11 +22,11 @@ class Source:
     """A source of nodes of one kind.
 
     Attributes:
-        name: As people know it, such as ``NodePool gpu``.
-        models: The GPU models that it says it brings; empty when it does not say.
-        price_per_hour: Dollars for one of its nodes; None when it does not say.
-        most: What its nodes may be together.
-        left: What of that is not there yet.
+        name: The display name, such as ``NodePool gpu``.
+        models: The GPU models that it declares; empty if it declares none.
+        price_per_hour: Dollars per hour for one of its nodes; None if not declared.
+        most: The limit of all its nodes together.
+        left: The part of that limit that is not used yet.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Growth:
 
     Attributes:
         by: Its name.
-        look: A command that shows what it makes of things.
-        patience_s: Without a node for so long, it is taken not to bring any.
-        pause_s: After that nothing is asked for so long.
+        look: A command that shows its state.
+        patience_s: Without a node for this long, the request is given up.
+        pause_s: The time before the next request after that.
     """
 
     by: str
@@ -59,9 +59,9 @@ class CapacityRequest:
     """The state of a request for a run's nodes.
 
     Attributes:
-        bound_at: When a placeholder of it last found a place; None before.
-        refused: Why there can be no placeholders; None when there can.
-        said: Why the autoscaler brings no node for one that has no place; None while it does not say that it cannot.
+        bound_at: When one of its placeholders was last scheduled; None before.
+        refused: Why placeholders cannot be created; None if they can.
+        said: Why the autoscaler brings no node for a pending placeholder; None while it reports no obstacle.
     """
 
     workload_uid: str

@@ -1,4 +1,4 @@
-"""Requests for an endpoint, as the gateway in front of its replicas counts them."""
+"""Requests for an endpoint, as counted by the gateway in front of its replicas."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -12,9 +12,9 @@ class Second:
     """One second of the clock.
 
     Attributes:
-        at: Unix time at which it began.
-        arrivals: Requests that came in it, those that were refused too.
-        in_flight: The most that were in flight or waiting at once.
+        at: Unix time of its beginning.
+        arrivals: Requests that arrived in it, including refused ones.
+        in_flight: The maximum in flight or queued at once.
     """
 
     at: int
@@ -27,12 +27,12 @@ class Interval:
     """Ten seconds of the clock.
 
     Attributes:
-        at: Unix time at which it began.
-        arrivals: Requests that came in it, those that were refused too.
-        ended: Requests that a replica had and that ended in it.
-        busy_s: Seconds for which places of replicas were taken until these ended.
-        took_s: Seconds that these took together.
-        took_s2: The sum of the squares of these.
+        at: Unix time of its beginning.
+        arrivals: Requests that arrived in it, including refused ones.
+        ended: Requests that were forwarded to a replica and ended in it.
+        busy_s: Seconds for which these occupied slots of replicas.
+        took_s: The sum of the durations of these, in seconds.
+        took_s2: The sum of the squares of these durations.
     """
 
     at: int
@@ -45,14 +45,14 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRequest:
-    """A request that a replica of a text server was given. Times are Unix times.
+    """A request that was forwarded to a replica of a text server. Times are Unix times.
 
     Attributes:
-        sent: When it was.
-        prompt: Its tokens.
-        output: Those that have come out.
-        first: When the first one did; None before, and where the answer came at once.
-        last: When the last one did; None before.
+        sent: When it was forwarded.
+        prompt: The number of prompt tokens.
+        output: The number of output tokens so far.
+        first: When the first output token arrived; None before, and if the answer came at once.
+        last: When the last one arrived; None before.
     """
 
     replica: str
@@ -64,17 +64,17 @@ class TextRequest:
 
     @property
     def is_timed(self) -> bool:
-        """Tell whether it says how long tokens took: it has ended, and several came one by one."""
+        """Return whether its token times are known: it has ended, and several tokens came one by one."""
         return self.output > 1 and self.first is not None and self.last is not None and self.first < self.last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionTraffic:
-    """Outcomes of the requests that one revision got, since the gateway has counted.
+    """Outcomes of the requests to one revision, since the gateway started counting.
 
     Attributes:
-        errors: Of ``requests``, those that were answered with a status of 500 or more, or not at all.
-        latency_s: Of all of them together, in seconds.
+        errors: The part of ``requests`` that was answered with a status of 500 or more, or not at all.
+        latency_s: The sum over all of them, in seconds.
     """
 
     name: str
@@ -85,14 +85,15 @@ class RevisionTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryTraffic:
-    """Outcomes of the requests of a canary beside those of the old revision, since the gateway has counted.
+    """Outcomes of paired requests to a canary and the old revision, since the gateway started counting.
 
     Attributes:
-        trial: Which trial it is.
-        gateway: Which gateway has counted, and since when: the same name counts on, another one from nothing.
-        pairs: Of a request of each.
-        worse: By criterion, pairs in which only the canary's request was bad; none where one is missing.
-        better: Those in which only the old one's was.
+        trial: The name of the trial.
+        gateway: The gateway and the time since which it counts: under the same name counts continue, under another they
+            restart.
+        pairs: The number of pairs of one request to each.
+        worse: By criterion, pairs in which only the canary's request was bad; zero if missing.
+        better: By criterion, pairs in which only the old revision's request was bad.
     """
 
     trial: str
@@ -107,17 +108,17 @@ class Demand:
     """Requests for one endpoint.
 
     Attributes:
-        since: When it began to be counted.
-        in_flight: Requests that are not answered yet.
-        queued: Those of them that wait for a replica.
-        wake: Since when the first of them waits for there to be any replica; None while none does.
-        last_request: When the newest request came; None before the first.
-        seconds: The last ones, oldest first; those without a request may be missing.
-        intervals: Those of the last quarter of an hour, oldest first; those without a request may be missing.
-        revisions: By revision.
-        canaries: Of the trial that is under way, by each gateway.
-        latest_text: Requests that a replica was given of late, of a text server that scales by its tokens' times.
-        busiest_text: Those from when there were most of them.
+        since: When counting started.
+        in_flight: Requests without an answer yet.
+        queued: The part of ``in_flight`` that waits for a replica.
+        wake: Since when the first request waits for any replica to exist; None if none does.
+        last_request: When the newest request arrived; None before the first.
+        seconds: The last seconds, oldest first; those without a request may be missing.
+        intervals: Those of the last 15 minutes, oldest first; those without a request may be missing.
+        revisions: One entry per revision.
+        canaries: Results of the current trial, one entry per gateway.
+        latest_text: Recent requests to replicas of a text server that scales by token times.
+        busiest_text: Such requests from the busiest time.
     """
 
     since: float = 0.0
@@ -133,16 +134,16 @@ class Demand:
     busiest_text: tuple[TextRequest, ...] = ()
 
     def rate(self, now: float, window_s: float = 10.0) -> float:
-        """Return requests a second over the last whole seconds of a window."""
+        """Return requests per second over the last whole seconds of a window."""
         last = int(now)
         counted = sum(each.arrivals for each in self.seconds if last - window_s <= each.at < last)
         return counted / window_s
 
 
 def merge(demands: Sequence[Demand]) -> Demand:
-    """Return what is asked of an endpoint through several gateways, one at least, as if it came through one.
+    """Merge the demand for an endpoint through one or more gateways, as if it came through one.
 
-    It counts as counted since the youngest has counted: of the time before, a part is not known.
+    ``since`` is that of the youngest gateway: the time before is not fully covered.
     """
     if len(demands) == 1:
         return demands[0]
@@ -183,7 +184,7 @@ def merge(demands: Sequence[Demand]) -> Demand:
 
 
 def _all_at_once(told: Sequence[tuple[TextRequest, ...]]) -> tuple[TextRequest, ...]:
-    """Return the requests of the time of which all gateways tell that tell of any, for a replica has those of all."""
+    """Return the requests of the time that all reporting gateways cover: a replica has requests from all of them."""
     told = [each for each in told if each]
     begin = max((min(request.sent for request in each) for each in told), default=0.0)
     end = min((max(request.sent for request in each) for each in told), default=0.0)
@@ -192,14 +193,14 @@ def _all_at_once(told: Sequence[tuple[TextRequest, ...]]) -> tuple[TextRequest, 
 
 
 def read_demand(document: Mapping[str, Any], gateway: str, names: Iterable[str]) -> dict[str, Demand]:
-    """Read what a gateway tells in its demand.json, by the names that it has for endpoints.
+    """Read the demand.json of a gateway, by its names of endpoints.
 
     Raises:
-        KeyError, TypeError, ValueError: It is no such document.
+        KeyError, TypeError, ValueError: The document has another form.
     """
     since = float(document.get("since") or 0.0)
     services = document["services"]
-    # One that nobody has asked for since is not in it.
+    # Endpoints without a request since then are missing in it.
     return {name: _demand(services.get(name) or {}, since, f"{gateway}@{since}") for name in names}
 
 

@@ -1,20 +1,20 @@
-"""An endpoint as the engine that serves it tells it."""
+"""The state of an endpoint as reported by the engine that serves it."""
 
 from fairlead.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineEndpoint:
-    """An endpoint's object at an engine, or that there is none.
+    """An endpoint's object at an engine, or its absence.
 
     Attributes:
-        kind: Of the object, as people call it.
-        is_there: It exists, or may, where nobody has looked yet.
-        given: The name of the revision that it was given last; empty where it has none.
-        ready: The engine says so, of what it was given last.
-        url: Where it is asked; None while that is not known.
-        replicas: Pods that serve.
-        message: Why it is not ready, or was not taken, as a clause without its full stop; empty where nobody says.
+        kind: The display name of the object's kind.
+        is_there: Whether the object exists, or may exist because it was not read yet.
+        given: The name of the revision that was last applied; empty if there is none.
+        ready: Whether the engine reports what was last applied as ready.
+        url: The address for requests; None while unknown.
+        replicas: The number of serving pods.
+        message: Why it is not ready or was rejected, as a clause without full stop; empty if unknown.
     """
 
     kind: str

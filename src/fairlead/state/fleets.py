@@ -1,4 +1,4 @@
-"""The present state of a fleet: its runs, and what each of its clusters tells. Times are Unix seconds."""
+"""The state of a fleet: its runs, and reports of its clusters. Times are Unix seconds."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -10,36 +10,36 @@ from fairlead.state.snapshot import Intent, Node, Phase
 
 
 class Stage(StrEnum):
-    """A stage of a run on its way among clusters; it has a copy in one of them at most, in ``cluster``."""
+    """A stage of a run on its way among clusters; at most one cluster, ``cluster``, has a copy of it."""
 
     QUEUED = "Queued"  # no cluster has it
-    PLACING = "Placing"  # one is to have it, and may have it already
+    PLACING = "Placing"  # submitted to a cluster, which may have it already
     PLACED = "Placed"
-    LEAVING = "Leaving"  # its copy is suspended, then deleted; until that is seen no other cluster gets it
+    LEAVING = "Leaving"  # its copy is suspended, then deleted; until that is seen, no other cluster gets the run
     ENDED = "Ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRun:
-    """A run as the fleet keeps it.
+    """The record of a run in a fleet.
 
     Attributes:
-        uid: Its copies carry it as a label.
-        number: Its place in the order of submission.
-        stage: Its stage, and ``since`` when.
-        reason: Why it is there, as a sentence.
-        intent: RUN, or STOP once somebody wants that.
-        cluster: The one that has its copy, or is to have it; None while Queued.
-        child: The uid of the copy, once it was seen.
-        target: While Leaving or Queued, the cluster that is to have it next; None for any.
-        origin: The place of the checkpoints of the copy before, from which the next one goes on.
-        refused: Why clusters do not take it, by their names.
-        started_at: When its ranks first ran, or a rented cluster was to have it: what ended its waiting.
-        phase, message: Of its copy, as last seen; the final ones of an Ended run.
-        step, total_steps, checkpoint_step: Of its progress, as last seen.
+        uid: A label of its copies.
+        number: The position in the order of submission.
+        stage: Its stage, entered at ``since``.
+        reason: Why it is in that stage, as a sentence.
+        intent: RUN, or STOP once requested.
+        cluster: The cluster that has its copy or is to get it; None while Queued.
+        child: The uid of the copy, once seen.
+        target: While Leaving or Queued, the cluster that gets it next; None for any.
+        origin: The place of the previous copy's checkpoints, from which the next one resumes.
+        refused: Why clusters reject it, by cluster name.
+        started_at: When its ranks first ran, or a rented cluster was chosen for it: the end of its waiting.
+        phase, message: Those of its copy, as last seen; the final ones of an Ended run.
+        step, total_steps, checkpoint_step: Its progress, as last seen.
         rented_since: Since when it has held rented nodes; None while it holds none.
-        spent: Dollars for rented nodes before that.
-        took_s: Of one that succeeded, seconds from its first start to its end.
+        spent: Dollars for rented nodes before ``rented_since``.
+        took_s: Seconds from first start to end, if it succeeded.
     """
 
     uid: str
@@ -67,38 +67,38 @@ class FleetRun:
 
     @property
     def waits_to_start(self) -> bool:
-        """Return whether its copy waits for a turn, and none has ever run."""
+        """Return whether its copy is pending, and none has ever run."""
         return self.phase is Phase.PENDING and self.started_at is None
 
     @property
     def has_gpus(self) -> bool:
-        """Return whether it is counted, and paid, by its GPUs instead of its cores."""
+        """Return whether it is counted and billed by GPUs instead of cores."""
         return self.spec.resources.gpu is not None
 
     @property
     def units(self) -> float:
-        """GPUs of the whole gang, or cores of one that asks for none; of an elastic one, its smallest size."""
+        """Return the GPUs of the whole gang, or cores if it requests no GPU; for an elastic gang's smallest size."""
         return self.units_of_node * self.spec.nodes
 
     @property
     def units_of_node(self) -> float:
-        """GPUs, or cores, of each of its nodes."""
+        """Return the GPUs, or cores, of each of its nodes."""
         return units_of_node(self.spec)
 
 
 def units_of_node(spec: Training) -> float:
-    """GPUs of each node of a run, or cores of one that asks for none."""
+    """Return the GPUs of each node of a run, or the cores if it requests no GPU."""
     resources = spec.resources
     return (resources.cpu_milli or 1000) / 1000 if resources.gpu is None else resources.gpu.milli / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A fleet's run in a cluster, as that tells.
+    """A fleet's run in a cluster, as that cluster reports it.
 
     Attributes:
-        has_pods: Something of it may still run.
-        place: Where it has saved checkpoints that outlive it; None where it has not.
+        has_pods: Whether some of its pods may still run.
+        place: The place of saved checkpoints that outlive it; None without any.
     """
 
     uid: str
@@ -126,7 +126,7 @@ class HeldNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherRun:
-    """A run that waits in a cluster and is not of the fleet: its spec, since when it waits, seconds it takes."""
+    """A pending run of a cluster outside the fleet: its spec, since when it waits, and its duration in seconds."""
 
     spec: Training
     since: float
@@ -135,7 +135,7 @@ class OtherRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """The nodes of a cluster, what is held of them, and who else waits for them."""
+    """The nodes of a cluster, what is held of them, and other runs that wait for them."""
 
     nodes: tuple[Node, ...]
     held: tuple[HeldNode, ...] = ()
@@ -144,13 +144,13 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSeen:
-    """A cluster as it was seen.
+    """A cluster as observed.
 
     Attributes:
-        copies: Of the fleet's runs, by the run's uid; a run that is not there has none.
-        refused: Why it does not take runs that it was to have, by the run's uid.
-        room: None where nobody asked, or it may not be seen.
-        trouble: Why nothing is known of it now; then it keeps what it has. None while it answers.
+        copies: Copies of the fleet's runs, by the run's uid; absent runs are missing.
+        refused: Why it rejects runs assigned to it, by the run's uid.
+        room: None if not requested, or not permitted to read.
+        trouble: Why its state is unknown now; its runs then stay with it. None while it answers.
     """
 
     copies: Mapping[str, Copy] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class ClusterSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSnapshot:
-    """All that a decision about a fleet may look at."""
+    """Everything that a decision about a fleet may use."""
 
     runs: tuple[FleetRun, ...]
     seen: Mapping[str, ClusterSeen]

@@ -1,4 +1,4 @@
-"""Answers to the query by which an endpoint scales, as somebody has asked for them."""
+"""Answers to the queries by which endpoints scale."""
 
 from fairlead.frozen import dataclass
 
@@ -8,8 +8,8 @@ class Sample:
     """One answer.
 
     Attributes:
-        at: Unix time at which it was asked for.
-        replicas: Replicas of the endpoint that were ready then.
+        at: Unix time of the query.
+        replicas: Ready replicas of the endpoint at that time.
     """
 
     at: float
@@ -22,9 +22,9 @@ class Measurement:
     """Answers to one query.
 
     Attributes:
-        since: When it was first asked.
+        since: Time of the first query.
         samples: Those of the last two minutes, oldest first.
-        problem: Why the newest question has no answer, as a clause; None where it has one, or is yet to have one.
+        problem: Why the newest query has no answer, as a clause; None if it has one or is still pending.
     """
 
     since: float

@@ -1,4 +1,4 @@
-"""Versions of models as a registry has them, and which of them is the best."""
+"""Versions of models in a registry, and the choice of the best."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -19,20 +19,20 @@ class Content(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelVersion:
-    """One version of a model, which never changes but for its stage.
+    """One version of a model; immutable except for its stage.
 
     Attributes:
-        version: From 1; of one name each number is given once.
-        digest: The hash of its content, by which the content is kept.
-        size_bytes: Of all its files.
+        version: From 1; each number is used once per name.
+        digest: The hash of its content, under which the content is stored.
+        size_bytes: The total of all its files.
         created_at: When it was pushed, in Unix seconds.
-        stage: What it was promoted to; of one name each stage has at most one version.
-        metrics: What it reached, by name.
-        objective: The metric by which versions compare; None where nobody said one.
-        goal: Which values of that are good ones.
-        lineage: Where it came from, as plain data for people and programs.
-        place: Of a version on a cluster: the URL of a directory that has its content and nothing else; None for one of
-            this machine, whose content is kept by its hash.
+        stage: The stage it was promoted to; each stage of a name has at most one version.
+        metrics: The values it reached, by name.
+        objective: The metric by which versions compare; None if not given.
+        goal: Whether that metric is minimised or maximised.
+        lineage: Its origin, as plain data.
+        place: On a cluster, the URL of a directory with exactly its content; None on the local machine, where content
+            is stored by hash.
     """
 
     name: str
@@ -53,10 +53,10 @@ class ModelVersion:
 
 
 def best_version(versions: Sequence[ModelVersion]) -> ModelVersion | None:
-    """The version with the best value of the newest version's objective, the newest of equals; None without one.
+    """Return the version with the best value of the newest objective, the newest among equals; None without one.
 
     Args:
-        versions: Of one name.
+        versions: Versions of one name.
     """
     ordered = sorted(versions, key=lambda each: -each.version)
     newest = next((each for each in ordered if each.objective is not None and each.goal is not None), None)

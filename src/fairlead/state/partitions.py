@@ -1,4 +1,4 @@
-"""Nodes whose GPUs may be partitioned anew, how far each is on its way, and the steps of it. Times are Unix seconds."""
+"""Nodes whose GPUs may be repartitioned, the progress of each change, and its steps. Times are Unix seconds."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -9,7 +9,7 @@ from fairlead.specs.pool import Pool
 
 
 class ManagerState(StrEnum):
-    """The word of a node's MIG manager on the layout that was asked of it last."""
+    """The state that a node's MIG manager reports for the last requested layout."""
 
     UNKNOWN = ""
     PENDING = "pending"
@@ -18,7 +18,7 @@ class ManagerState(StrEnum):
 
 
 class PartitionAction(StrEnum):
-    """A step of partitioning a node anew."""
+    """A step of repartitioning a node."""
 
     CORDON = "Cordon"
     RELABEL = "Relabel"
@@ -29,12 +29,12 @@ class PartitionAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """A change that is under way, as the node itself keeps it.
+    """A change in progress, as recorded on the node.
 
     Attributes:
-        to: The name of the layout that it is to have.
-        back: That of the layout that it had.
-        since: When it was cordoned, or later when the layout was asked for.
+        to: The name of the new layout.
+        back: The name of the previous layout.
+        since: When the node was cordoned, or, later, when the layout was requested.
     """
 
     to: str
@@ -44,16 +44,16 @@ class PartitionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionedNode:
-    """A node whose GPUs may be partitioned anew.
+    """A node whose GPUs may be repartitioned.
 
     Attributes:
         node: Its name.
-        pool: Has the layouts to choose from, in ``partitions``.
-        layout: The name of the one that its devices have; None where they have none of them.
-        requested: The name of the one that was asked of it last; None where none was.
-        said: What its MIG manager makes of that; UNKNOWN where a device plugin hands out GPUs, which says nothing.
-        change: None while it rests.
-        failed: When layouts failed there last, by name.
+        pool: Its pool, with the available layouts in ``partitions``.
+        layout: The name of the current layout; None if its devices match none.
+        requested: The name of the last requested layout; None if there was none.
+        said: The report of its MIG manager on that; UNKNOWN if a device plugin provides GPUs, which reports nothing.
+        change: None while no change is in progress.
+        failed: When layouts last failed there, by name.
     """
 
     node: str
@@ -67,10 +67,10 @@ class PartitionedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStep:
-    """The next step of one node; ``why`` says it in a sentence.
+    """The next step of one node; ``why`` explains it in a sentence.
 
     Attributes:
-        to: The layout on the way to which it is; for UNCORDON and GIVE_UP the one that it has.
+        to: The target layout; for UNCORDON and GIVE_UP the current one.
         failed: A layout that failed there; None for none.
     """
 

@@ -1,4 +1,4 @@
-"""The next things to do. A plan is complete: whoever applies it has no choice left to make."""
+"""The next actions. A plan is complete: applying it requires no further decisions."""
 
 import hashlib
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # few clusters have pools
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePod:
-    """Start a member of the gang on a node; its uid follows from workload, attempt and index."""
+    """Start a pod of the gang on a node; its uid follows from workload, attempt and index."""
 
     attempt: int
     index: int
@@ -36,8 +36,8 @@ class SubmitChild:
     """Submit a child of the workload, unless the workload has a child of that name.
 
     Attributes:
-        name: Of the child within its parent.
-        spec: Of the child, whose own name is ``<parent>-<name>`` and whose team is the parent's.
+        name: The child's name within its parent.
+        spec: The child's spec, with the name ``<parent>-<name>`` and the parent's team.
     """
 
     name: str
@@ -46,7 +46,7 @@ class SubmitChild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildIntent:
-    """A new intent for a child; nothing happens when the child is gone or wants it already."""
+    """A new intent for a child; no effect if the child is gone or already has it."""
 
     uid: str
     intent: Intent
@@ -57,8 +57,8 @@ class Event:
     """Something that happened to a workload.
 
     Attributes:
-        type: A phase, or what happened, in CamelCase.
-        reason: Why.
+        type: A phase, or the kind of event, in CamelCase.
+        reason: The cause.
     """
 
     type: str
@@ -67,15 +67,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Everything to do for one workload, all or nothing, if it is still at ``version``.
+    """All actions for one workload, applied atomically if it is still at ``version``.
 
     Attributes:
         status: The new status; None leaves it as it is.
-        intent: The new intent; None leaves it. A run that ends gets STOP, so that a later RUN is a wish to resume it.
-        event: What to record; None records nothing.
+        intent: The new intent; None leaves it. A run that ends gets STOP, so that a later RUN is a request to resume
+            it.
+        event: The event to record; None records nothing.
         forget: Remove the workload, its events and its files; only when it has no live pod and no child.
         submit: Children to submit.
-        children: What is wanted of children that are there.
+        children: New intents of existing children.
     """
 
     workload_uid: str
@@ -92,11 +93,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Changes in the order in which they are to be applied; each stands alone.
+    """Changes in the order in which they are applied; each stands alone.
 
     Attributes:
-        standby: The nodes that pools are to have ahead of time; None leaves that as it is.
-        partitioning: Steps of nodes whose GPUs are partitioned anew, one a node at most.
+        standby: The standby nodes that pools should have; None leaves them as they are.
+        partitioning: Steps of nodes whose GPUs are repartitioned, at most one per node.
     """
 
     changes: tuple[Change, ...] = ()
@@ -105,5 +106,5 @@ class Plan:
 
 
 def child_uid(parent_uid: str, name: str) -> str:
-    """Return the uid of a child, which follows from its parent and its name there, so that submitting twice is one."""
+    """Return the uid of a child, derived from its parent and its name there, so that submitting is idempotent."""
     return hashlib.sha256(f"{parent_uid}/{name}".encode()).hexdigest()[:11]

@@ -1,4 +1,4 @@
-"""The demand for the nodes of pools, and how many of them are to be there before somebody waits."""
+"""The demand for the nodes of pools, and how many of them should exist before runs wait for them."""
 
 from fairlead.frozen import dataclass
 from fairlead.specs.pool import Pool
@@ -6,12 +6,12 @@ from fairlead.specs.pool import Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDemand:
-    """A pool for which nodes are to be ready ahead of time.
+    """A pool whose nodes should be ready ahead of demand.
 
     Attributes:
-        nodes: Names of its nodes that are here.
-        needed: The most of them that were needed in each past minute, oldest first.
-        lead_s: How long its nodes take to come.
+        nodes: Names of its existing nodes.
+        needed: The maximum number of them needed in each past minute, oldest first.
+        lead_s: The provisioning time of its nodes.
     """
 
     pool: Pool
@@ -22,7 +22,7 @@ class PoolDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standby:
-    """So many nodes a pool is to have, in use and free together; ``why`` says it in a sentence."""
+    """The number of nodes that a pool should have, used and free together; ``why`` explains it in a sentence."""
 
     pool: str
     nodes: int

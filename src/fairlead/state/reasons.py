@@ -1,4 +1,4 @@
-"""Reasons why something is as it is: a code for programs, a sentence for people, and if there is one, the remedy."""
+"""Reasons for states: a code for programs, a sentence for people, and a remedy if there is one."""
 
 from enum import StrEnum
 
@@ -72,9 +72,9 @@ class Reason:
     """One reason.
 
     Attributes:
-        code: What kind of reason this is.
+        code: The kind of reason.
         message: One sentence that names nodes, quantities and causes.
-        remedy: What would mend or unblock it, as one sentence; None when nothing needs doing.
+        remedy: What would fix or unblock it, as one sentence; None if no action is needed.
         detail: Further lines for people, such as the end of a traceback.
     """
 
@@ -85,4 +85,4 @@ class Reason:
 
 
 JUST_SUBMITTED = Reason(code=Code.SUBMITTED, message="waits to be placed")
-"""The reason of a run that nothing has looked at yet."""
+"""The reason of a run that has not been considered yet."""

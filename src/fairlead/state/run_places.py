@@ -1,4 +1,4 @@
-"""Names the place of a run below one that many share."""
+"""Names the place of a run below one that many runs share."""
 
 from fairlead.state.snapshot import AnyWorkload
 

@@ -1,4 +1,4 @@
-"""By which rules those that wait are started: the named policies of clusters, which a simulation can compare."""
+"""Rules by which pending runs are started: the named policies of clusters, which a simulation can compare."""
 
 from enum import StrEnum
 
@@ -6,10 +6,10 @@ from fairlead.frozen import dataclass
 
 
 class Backfill(StrEnum):
-    """Says who is promised a start that nobody behind may delay.
+    """The set of pending runs that are promised a start which no later run may delay.
 
-    NONE: nobody starts before one that waits ahead of it. EASY (Lifka, JSSPP 1995): the first that does not fit.
-    CONSERVATIVE (Mu'alem and Feitelson, TPDS 2001): everybody, as far as ``SchedulingPolicy.most_promises``.
+    NONE: no run starts before one that waits ahead of it. EASY (Lifka, JSSPP 1995): the first that does not fit.
+        CONSERVATIVE (Mu'alem and Feitelson, TPDS 2001): all, up to ``SchedulingPolicy.most_promises``.
     """
 
     NONE = "none"
@@ -18,10 +18,10 @@ class Backfill(StrEnum):
 
 
 class Order(StrEnum):
-    """Says who goes first of runs of one team.
+    """The order of runs of one team.
 
-    FIRST_COME: The higher priority, which waiting raises, then the older. SHORTEST: So, too, but what is left to do of
-    a run counts against it as ``fairlead.policy.queue.queue_score`` says.
+    FIRST_COME: Higher priority first, which waiting raises, then the older. SHORTEST: The same, but the remaining work
+        of a run counts against it, as described in ``fairlead.policy.queue.queue_score``.
     """
 
     FIRST_COME = "first-come"
@@ -29,13 +29,13 @@ class Order(StrEnum):
 
 
 class Selection(StrEnum):
-    """Says which set of runs should hold the GPUs, where any of them may be stopped for others.
+    """The rule that selects the set of runs that should hold the GPUs, if any of them may be stopped for others.
 
-    NONE: No set is chosen; each run is looked at in its turn.
-    LEAST_WORK: The set whose progress is worth most, where a second of a run with less left to do is worth more, as
-        ``fairlead.policy.selection.worth`` says.
-    FINISH_TIME: Those first that would else be late against an equal share of the cluster, as
-        ``fairlead.policy.selection.finish_time`` says.
+    NONE: No set is selected; each run is considered in order.
+    LEAST_WORK: The set whose progress is worth most, where a second of a run with less remaining work is worth more, as
+        described in ``fairlead.policy.selection.worth``.
+    FINISH_TIME: First the runs that would otherwise be late against an equal share of the cluster, as described in
+        ``fairlead.policy.selection.finish_time``.
     """
 
     NONE = "none"
@@ -48,16 +48,16 @@ class SchedulingPolicy:
     """The rules of a queue.
 
     Attributes:
-        fair: Teams have guarantees and equal weighted shares; waiting raises priority.
-        order: Who goes first of runs of one team; it needs ``fair``.
-        preempts_longer: Where ``order`` is SHORTEST, runs may be stopped for others of their team that have less left
-            to do, when less is waited for that in all.
-        selection: Which set of runs should hold the GPUs, of all teams together; needs ``fair`` and ``preempts``.
-        preempts: Runs may be stopped, with a checkpoint, for others that come before them.
-        moves: Runs may be moved, with a checkpoint, to room that is free, so that another finds its room in one piece.
-        most_moved: Which part of the whole cluster's time moves may cost at most in any hour, as far as they redo work.
-        moved_apart_s: At least so long is between two moves of a run.
-        most_promises: More waiting runs than this are given no start of their own; it bounds the cost of a decision.
+        fair: Whether teams have guarantees and weighted shares, and waiting raises priority.
+        order: The order of runs of one team; needs ``fair``.
+        preempts_longer: With ``order`` SHORTEST, whether runs may be stopped for others of their team with less
+            remaining work, if that reduces total waiting.
+        selection: The rule that selects the runs that hold the GPUs, across all teams; needs ``fair`` and ``preempts``.
+        preempts: Whether runs may be stopped, with a checkpoint, for others that come before them.
+        moves: Whether runs may be moved, with a checkpoint, to free room, so that another gets contiguous room.
+        most_moved: The part of the whole cluster's time in any hour that moves may cost at most in repeated work.
+        moved_apart_s: The minimum time between two moves of a run.
+        most_promises: The maximum number of pending runs with a promised start; bounds the cost of a decision.
     """
 
     backfill: Backfill = Backfill.EASY
@@ -73,7 +73,7 @@ class SchedulingPolicy:
 
     @property
     def num_promises(self) -> int:
-        """Return how many of those that wait are promised a start."""
+        """Return the number of pending runs that are promised a start."""
         return {Backfill.NONE: 0, Backfill.EASY: 1, Backfill.CONSERVATIVE: self.most_promises}[self.backfill]
 
 

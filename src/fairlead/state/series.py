@@ -1,4 +1,4 @@
-"""Metrics of a run over time, and what is said of them: pure functions of points in the order in which they came."""
+"""Metrics of a run over time and summaries of them: pure functions of points in order of arrival."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -6,7 +6,7 @@ from itertools import pairwise
 from fairlead.frozen import dataclass
 from fairlead.specs.goal import Goal
 
-# Of metrics whose name has one of these words less is better, where nobody says which way is good.
+# Metrics with one of these words in their name are minimised unless stated otherwise.
 LOW_IS_GOOD = ("loss", "err", "perplexity", "ppl", "mse", "mae", "rmse", "bpb", "nll", "latency", "time")
 
 
@@ -16,8 +16,8 @@ class Point:
 
     Attributes:
         at: Unix time.
-        step: Completed steps then; None where the program tells none.
-        attempt: The start of the run that said it, from 0.
+        step: Completed steps at that time; None if the program reports none.
+        attempt: The attempt that reported it, from 0.
     """
 
     at: float
@@ -27,17 +27,17 @@ class Point:
 
 
 def usual_goal(metric: str) -> Goal:
-    """Tell which way is good for a metric of that name, as far as a name tells."""
+    """Return the usual goal for a metric of that name."""
     return Goal.MINIMIZE if any(word in metric.lower() for word in LOW_IS_GOOD) else Goal.MAXIMIZE
 
 
 def best(points: Iterable[Point], goal: Goal) -> Point | None:
-    """The best point, the first one of several; None of none."""
+    """Return the best point, the first among equals; None without points."""
     return min(points, key=lambda point: goal.sign * point.value, default=None)
 
 
 def continued(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The curve without what a later start did again: an attempt that begins at step 80 replaces all from 80 on."""
+    """Return the curve without repeated parts: an attempt that begins at step 80 replaces all points from there on."""
     kept: list[Point] = []
     for point in points:
         if kept and point.attempt > kept[-1].attempt and point.step is not None:
@@ -48,7 +48,7 @@ def continued(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def thinned(points: Sequence[Point], most: int) -> tuple[Point, ...]:
-    """At most so many points, at least 4: the first, the last, and of each stretch the lowest and the highest."""
+    """Return at most so many points (at least 4): the first, the last, and the minimum and maximum of each stretch."""
     if len(points) <= most:
         return tuple(points)
     inner = points[1:-1]

@@ -1,4 +1,4 @@
-"""The present state: nodes, workloads and pods, as frozen values. Times are Unix seconds."""
+"""The observed state: nodes, workloads and pods, as frozen values. Times are Unix seconds."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -13,7 +13,7 @@ from fairlead.state.reasons import Reason
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.split_probing import Probing, in_force
 
-if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a dataclass takes a millisecond
+if TYPE_CHECKING:  # a command that lists runs needs none of them, and defining a dataclass takes a millisecond
     from typing_extensions import TypeVar
 
     from fairlead.specs.serving import Replica
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a 
     from fairlead.state.partitions import PartitionedNode
     from fairlead.state.pool_demand import PoolDemand, Standby
 
-    # A ``Workload`` without further words is one with pods; Python itself knows defaults from 3.13 on.
+    # ``Workload`` without arguments is one with pods; Python supports defaults of type variables from 3.13 on.
     Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
 else:
     from typing import TypeVar
@@ -37,7 +37,7 @@ WHOLE_MILLI = 1000
 
 
 class Phase(StrEnum):
-    """A phase of a workload's life; the legal moves are in ``fairlead.policy.kinds.lifecycle``."""
+    """A phase of a workload; the legal transitions are in ``fairlead.policy.kinds.lifecycle``."""
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -51,7 +51,7 @@ class Phase(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Nothing more happens unless a person asks for it."""
+        """Return whether nothing more happens without a user's request."""
         return self in _FINAL
 
 
@@ -65,9 +65,9 @@ class Intent(StrEnum):
 
 
 class PodPhase(StrEnum):
-    """A phase of a pod's life. Succeeded, Failed, Lost and Refused mean that none of its processes is alive.
+    """A phase of a pod. In Succeeded, Failed, Lost and Refused none of its processes is alive.
 
-    One that is Refused never came to be: a quota of the cluster has no room for it now.
+    A Refused pod was never created: a quota of the cluster has no room for it now.
     """
 
     CREATED = "Created"
@@ -80,23 +80,23 @@ class PodPhase(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """None of the pod's processes is alive, and none will be."""
+        """Return whether none of the pod's processes is alive, and none will be."""
         return self in _FINAL_OF_PODS
 
 
-# Asked for each member of each gang at each pass.
+# Checked for each pod of each gang at each pass.
 _FINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
 _FINAL_OF_PODS = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One device of a node, or a part of one that is handed out by itself.
+    """One device of a node, or a part of one that is allocated by itself.
 
     Attributes:
-        milli: Which part of a device it is, in thousandths; less than 1000 for a MIG slice or a time slice.
-        divisible: Several runs may share it; a device of Kubernetes, or a part, goes to one.
-        shared_by: How parts are kept apart, as far as somebody says; see ``sharing``.
+        milli: The part of a device, in thousandths; less than 1000 for a MIG slice or a time slice.
+        divisible: Whether several runs may share it; a device of Kubernetes, or a part, is allocated to one.
+        shared_by: How parts are isolated, if known; see ``sharing``.
     """
 
     uuid: str
@@ -108,7 +108,7 @@ class Gpu:
 
     @property
     def sharing(self) -> Sharing | None:
-        """Return how runs with a part of it are kept apart; time slices where nobody says. None if whole."""
+        """Return how runs with a part of it are isolated; time slicing if unknown. None if whole."""
         if self.shared_by is None and (self.divisible or self.milli < WHOLE_MILLI):
             return Sharing.TIME_SLICING
         return self.shared_by
@@ -116,7 +116,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
-    """A mark of a node that keeps runs away which do not tolerate it; the effect is NoSchedule or NoExecute."""
+    """A mark of a node that repels runs which do not tolerate it; the effect is NoSchedule or NoExecute."""
 
     key: str
     value: str = ""
@@ -125,12 +125,12 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """A node is about to be taken away.
+    """An announcement that a node will be taken away.
 
     Attributes:
-        why: As the node says it.
-        within_s: How long what runs there has from now, in seconds; None when nobody knows.
-        gpus_only: The node stays, and its GPUs are taken away: who holds none of them may stay too.
+        why: The reason given by the node.
+        within_s: The seconds from now for which its pods may still run; None if unknown.
+        gpus_only: Whether only its GPUs are taken away; pods without GPUs may then stay.
     """
 
     why: str
@@ -140,15 +140,15 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine and what it can hold in all.
+    """A machine and its total capacity.
 
     Attributes:
-        ready: It answers, and what runs there can be relied on.
-        closed: Why it takes no new pods although it is ready, such as "cordoned"; None when it takes them.
-        labels: What a run may ask of it.
-        taints: What a run must tolerate to go there.
-        leaving: That it is about to be taken away; None when nobody says so.
-        price_per_hour: Dollars for the whole node; None when nobody says.
+        ready: Whether it answers, so that its pods can be relied on.
+        closed: Why it accepts no new pods although it is ready, such as "cordoned"; None if it accepts them.
+        labels: Labels that a run may require.
+        taints: Taints that a run must tolerate to be placed there.
+        leaving: The announcement that it will be taken away; None without one.
+        price_per_hour: Dollars for the whole node; None if unknown.
     """
 
     name: str
@@ -165,12 +165,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    """The place of one rank's main thread when its run hung, as its stack told.
+    """The location of one rank's main thread when its run hung, from its stack.
 
     Attributes:
         place: The innermost call of the program's own code, as in "load_batch (train.py:42)"; None if unknown.
-        waits_in: The call in which it waited for other ranks, as in "all_reduce"; None when it waited for none.
-        step: The step that it had reported last; None when it reports none.
+        waits_in: The call in which it waited for other ranks, as in "all_reduce"; None if it waited for none.
+        step: The last step that it reported; None if it reports none.
     """
 
     place: str | None = None
@@ -183,12 +183,12 @@ class RankExit:
     """The end of one rank.
 
     Attributes:
-        exit_code: Exit code; None when a signal ended it.
-        signal: Signal number; None when it exited by itself.
+        exit_code: Exit code; None if a signal ended it.
+        signal: Signal number; None if it exited by itself.
         at: When it ended.
-        out_of_memory: The kernel killed it at the pod's memory limit.
+        out_of_memory: Whether the kernel killed it at the pod's memory limit.
         tail: Last lines of its error output, at most 40.
-        hang: Where it was when its run hung; None when it ended otherwise, or nobody looked.
+        hang: Its location when its run hung; None if it ended otherwise, or was not examined.
     """
 
     rank: int
@@ -201,16 +201,16 @@ class RankExit:
 
     @property
     def ok(self) -> bool:
-        """Return whether the program says it succeeded."""
+        """Return whether the program reported success."""
         return self.exit_code == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepAsked:
-    """A step of a pipeline that its driver wants to be there as a run.
+    """A step of a pipeline that its driver requests as a run.
 
     Attributes:
-        index, item: Of a step that is run for each item of a list; None for others.
+        index, item: Set for a step that runs once per item of a list; None for others.
     """
 
     step: str
@@ -220,15 +220,15 @@ class StepAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftSeen:
-    """The finding of a run that looks for drift.
+    """The finding of a drift check.
 
     Attributes:
-        run: The number of the pipeline's run from whose end rows count; 0 for from the beginning of the file.
-        looked: The hash by which the files that it has looked at are told from other content.
-        begin: Where rows count from, in bytes; None where that could not be found.
+        run: The number of the pipeline's run after whose end rows count; 0 for the beginning of the file.
+        looked: The hash that identifies the content of the files it has examined.
+        begin: The offset in bytes from which rows count; None if it could not be found.
         fresh: The mean loss of a fresh model, as known now.
         is_due: Whether to train.
-        said: The reason for that, or for not; or why it cannot be looked.
+        said: The reason for that decision, or why it cannot be checked.
     """
 
     run: int
@@ -241,22 +241,22 @@ class DriftSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The last report of a run about itself, rank 0 first. Steps are counts of completed steps.
+    """The last report of a run, from rank 0 if available. Steps are counts of completed steps.
 
     Attributes:
         asks: Of a pipeline's driver in a pod: the steps whose runs it waits for.
-        seen: Of a run that watches data: the hash of what that holds.
-        drift: Of a run that looks for drift: what it has found.
-        saves_failed: Saves of this start that failed since one was complete; None while nobody has asked for one.
-        save_failed_step: The step of the last of them; None when the last save went well.
+        seen: Of a run that watches data: the hash of the data.
+        drift: Of a run that checks for drift: its finding.
+        saves_failed: Failed saves of this start since the last complete one; None before the first save was requested.
+        save_failed_step: The step of the last failed save; None if the last save succeeded.
         save_problem: Why that one failed.
-        memory_step: Step of the newest checkpoint in the memory of the nodes; None where they hold none.
-        checkpoint_interval_s: Seconds between saves that the run chose; None where it chooses none, or has not yet.
-        checkpoint_interval_why: What it chose that by.
+        memory_step: Step of the newest checkpoint in the memory of the nodes; None without one.
+        checkpoint_interval_s: Seconds between saves that the run chose; None if it chooses none, or has not yet.
+        checkpoint_interval_why: The reason for that choice.
         saving_s: Seconds of this start in which the program waited for its checkpoints; None while it makes none.
-        loading_s: Seconds of this start in which it waited for data, of what it takes from ``run.batches``.
-        probe_attempt: The start whose split ``probe_step_s`` was measured with; None before any was.
-        probe_step_s: Seconds that a step took there.
+        loading_s: Seconds of this start in which it waited for data from ``run.batches``.
+        probe_attempt: The start whose split ``probe_step_s`` was measured with; None before any measurement.
+        probe_step_s: Seconds per step in that start.
     """
 
     step: int | None = None
@@ -288,7 +288,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """The share of its node that a pod holds while it lives."""
+    """The share of its node that a pod holds while it is alive."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
@@ -298,11 +298,11 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """The greatest use of one node by a pod, or by any pod of a run.
+    """The peak use of one node by a pod, or by any pod of a run.
 
     Attributes:
-        memory_bytes: At any moment.
-        cpu_milli: Thousandths of a core in its busiest minute, or over all of a shorter life.
+        memory_bytes: The maximum at any moment.
+        cpu_milli: Thousandths of a core in the busiest minute, or over all of a shorter lifetime.
         ranks: Ranks on the node.
     """
 
@@ -313,10 +313,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """The amounts that a run asks for by what others of its kind used; None leaves what its spec says.
+    """The requests of a run as derived from the usage of others of its kind; None leaves the value of its spec.
 
     Attributes:
-        why: Where they come from, as a sentence.
+        why: Their source, as a sentence.
     """
 
     memory_bytes: int | None = None
@@ -329,10 +329,10 @@ class Pace:
     """The speed of a run beside others on the same GPUs.
 
     Attributes:
-        kind: Its own: runs of one kind slow others down alike.
-        beside: The kinds of those others, sorted; none while it was alone.
+        kind: Its own kind: runs of one kind slow others down alike.
+        beside: The kinds of the others, sorted; empty while it was alone.
         since: When they were first seen together; once the rate is known, since when it is.
-        rate: Its throughput there, as it reported it; None until it has had time to settle.
+        rate: Its reported throughput there; None until it has settled.
     """
 
     kind: str
@@ -343,7 +343,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A place that is kept for one member of a gang until it starts there."""
+    """A place that is reserved for one pod of a gang until it starts there."""
 
     node: str
     grant: Grant
@@ -351,11 +351,11 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The place that a round of sharing gave a run.
+    """The place that a round of sharing assigned to a run.
 
     Attributes:
-        at: When that round was.
-        seats: Where its members go, in their order; none for one that stays where it is, or goes nowhere.
+        at: The time of that round.
+        seats: The places of its pods, in order; empty for a run that stays in place or gets none.
         beside: Uids of the others that may be on the same GPUs.
     """
 
@@ -366,12 +366,12 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """The time for which nothing has been heard of a pod that is to start.
+    """The time without a sign of life from a pod that is to start.
 
     Attributes:
-        since: When something of it was heard last, or it was created.
-        until: Up to when that is known; None where it is always known.
-        what: Who owes the next step, as a clause.
+        since: The time of the last sign of life, or its creation.
+        until: The time up to which that is known; None if it is always known.
+        what: The component that has to act next, as a clause.
     """
 
     since: float
@@ -381,20 +381,21 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """One member of a gang on one node.
+    """One pod of a gang on one node.
 
     Attributes:
-        uid: ``<workload uid>-<attempt>-<index>``, so that creating it twice is impossible.
+        uid: ``<workload uid>-<attempt>-<index>``, so that it cannot be created twice.
         index: Node rank within the gang.
-        attempt: Which start of the gang it belongs to, from 0.
-        terminating_since: When it was told to stop; None while it may run.
+        attempt: The attempt of the gang it belongs to, from 0.
+        terminating_since: When its stop notice was sent; None while it may run.
         active_at: Last sign of progress (a step reported, or output when it reports none).
-        heard_at: Up to when its silence is known; None where that is always now.
-        exits: How its ranks ended; complete when ``phase`` is Succeeded or Failed.
-        message: What the cluster says of it, such as why it could not start, or does not while it is still tried.
-        ready: Of a replica, whether it answered its probe when last asked.
-        usage: The most that it used, once it is over; None where nobody measured it.
-        silence: That nothing is heard of its start; None once it has started, and while what it waits for is known.
+        heard_at: The time up to which its silence is known; None if that is always now.
+        exits: The ends of its ranks; complete when ``phase`` is Succeeded or Failed.
+        message: The cluster's message on it, such as why it could not start, or does not start yet.
+        ready: Of a replica, whether its last probe succeeded.
+        usage: Its peak usage, once it is over; None if not measured.
+        silence: Set while its start shows no sign of life; None once it has started, and while what it waits for is
+            known.
     """
 
     uid: str
@@ -418,50 +419,52 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The loop's knowledge of a workload.
+    """The loop's record of a workload.
 
     Attributes:
-        phase: Where it is in its life.
-        reason: Why it is there.
+        phase: Its phase.
+        reason: Why it is in that phase.
         since: When it entered this phase.
-        attempt: The gang's current or next start, from 0.
-        started_at: When it first started since it was submitted, resumed, suspended, preempted or moved: what
-            ``max_duration`` counts from. None before.
+        attempt: The gang's current or next attempt, from 0.
+        started_at: When it first started since it was last submitted, resumed, suspended, preempted or moved;
+            ``max_duration`` counts from then. None before.
         finished_at: When it came to a final phase; None before.
         next_phase: While Stopping, the phase that follows; None otherwise.
         next_reason: While Stopping, the reason for that phase; None otherwise.
         program_failures: Failures of the program so far.
-        disruptions: Failures of the platform in a row without progress between them.
+        disruptions: Consecutive failures of the platform without progress between them.
         last_failure: The failure that caused the latest restart.
         failed_step: The highest step reached at any failure.
         retry_at: While Restarting, or Pending after a quota refused its pods, no start before this time; else None.
-        refusals: How often a quota refused its pods since it last ran; an elastic gang keeps that, and grows no more.
-        asked_at: While Pending, since when nodes to come are asked for; None while they are not.
-        ask_again_at: They did not come, and are not asked for before this time.
-        taken_by: While it waits after it was preempted, by whom and why; None otherwise.
-        raised: Points of priority that it gained by waiting before its latest start; it keeps them.
-        seats: While it moves, the places that are kept for its members, in their order.
-        moved_at: When it was last told to move; None when it never was.
-        moved_cost_s: What that move cost at most, in seconds of the whole cluster.
-        nodes: How many nodes the current or latest start of an elastic gang has; None before, and for every other gang.
-        active_s: Seconds that it was Running before its current phase, saved or not; waiting is not in it.
-        ran_s: Seconds that it ran before its current start, as far as it saved; of an elastic gang times its nodes.
-        room_since: While an elastic gang runs, since when it could grow; None while it could not.
-        warning: What is wrong although it runs; None while nothing is.
-        warned_at: When that was last told.
-        detail: Of a parent, what its kind keeps besides, a frozen dataclass; None before its first judgement and for a
-            run with pods.
+        refusals: How often a quota refused its pods since it last ran; an elastic gang keeps the count, and grows no
+            more.
+        asked_at: While Pending, since when new nodes are requested; None while they are not.
+        ask_again_at: After a request without result, the earliest time of the next one.
+        taken_by: While pending after a preemption, the preempting run and the reason; None otherwise.
+        raised: Points of priority gained by waiting before its latest start; it keeps them.
+        seats: While it moves, the places that are reserved for its pods, in order.
+        moved_at: When its last move was decided; None if it never moved.
+        moved_cost_s: The maximum cost of that move, in seconds of the whole cluster.
+        nodes: The number of nodes of the current or latest start of an elastic gang; None before, and for every other
+            gang.
+        active_s: Seconds that it was Running before its current phase, saved or not; waiting does not count.
+        ran_s: Seconds of saved work before its current start; of an elastic gang, times its nodes.
+        room_since: While an elastic gang runs, since when it could grow; None while it cannot.
+        warning: A problem of a running run; None without one.
+        warned_at: When that was last reported.
+        detail: Of a parent, the state of its kind, a frozen dataclass; None before its first judgement and for a run
+            with pods.
         halted: Of a parent, the uids of the children that were unfinished when it was stopped; they resume with it.
-        is_kept_small: Of an elastic gang that left idle what it held, that it starts with its fewest nodes and grows no
-            more, until it is resumed.
-        spot_there: Of a run with ``spot: auto``, whether spot had room for it when last looked at; None until it had.
-        spot_since: Since when that is so; None until spot had room for it.
-        requests: Of a run with ``auto`` resources, what it asks for; None until that is decided.
-        used: The most that any of its pods used, of those that are over; None where nobody measured it.
-        paces: Of a run that may be colocated, how fast it went beside whom; the newest last.
-        assigned: Where the last round of sharing sent it; None where none has had anything to say of it.
-        avoids: Nodes that have not started its pods since it last ran; it goes elsewhere where there is room.
-        probing: Of a run with several splits to try, what was found of them; None before the first is over.
+        is_kept_small: Whether an elastic gang that left its nodes idle starts with its fewest nodes and grows no more,
+            until it is resumed.
+        spot_there: Of a run with ``spot: auto``, whether spot had room for it at the last check; None until it had.
+        spot_since: Since when that holds; None until spot had room for it.
+        requests: Of a run with ``auto`` resources, its derived requests; None until decided.
+        used: The peak usage of any of its pods that are over; None if not measured.
+        paces: Of a run that may be colocated, its speeds beside others; the newest last.
+        assigned: The assignment of the last round of sharing; None if no round concerned it.
+        avoids: Nodes that failed to start its pods since it last ran; it is placed elsewhere if there is room.
+        probing: Of a run with several candidate splits, the results so far; None before the first is over.
     """
 
     phase: Phase
@@ -506,13 +509,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(Generic[Spec_co]):
-    """One workload, as the cluster keeps it: a leaf has pods, a parent has children, nothing has both.
+    """A workload as recorded by the cluster: a leaf has pods, a parent has children, none has both.
 
     Attributes:
-        version: Rises with every change of intent or status; a plan made on an older one is dropped.
-        progress: What it last said of itself; None when it said nothing.
-        parent: The uid of the workload that submitted it; None when a person did.
-        idle: That it leaves idle what it holds; None where it does not, or nobody measures that.
+        version: Increases with every change of intent or status; a plan made on an older one is dropped.
+        progress: Its last report; None without one.
+        parent: The uid of the workload that submitted it; None if a user did.
+        idle: The finding that it is idle; None if it is not, or if that is not measured.
     """
 
     uid: str
@@ -527,8 +530,7 @@ class Workload(Generic[Spec_co]):
 
     @property
     def gang(self: "Workload") -> Training:
-        """The spec with the size and the split of the current or latest start; before the first of an elastic gang, its
-        smallest."""
+        """Return the spec with size and split of the current or latest start; an elastic gang's smallest before."""
         if self.spec.most_nodes is None:
             if self.spec.parallel is None or not self.spec.parallel.candidates:
                 return self.spec
@@ -536,10 +538,10 @@ class Workload(Generic[Spec_co]):
         return self.spec.at(self.status.nodes or self.spec.nodes)
 
     def is_told_by(self, pod: Pod) -> bool:
-        """Return whether a pod of the run belongs into a snapshot.
+        """Return whether a pod of the run belongs in a snapshot.
 
-        It does while it lives, and while it is of the current attempt. While the run is Restarting the attempt before
-        does too: how its pods ended is still to be told when the next one is counted.
+        It does while it is alive, and while it is of the current attempt. While the run is Restarting, pods of the
+        previous attempt belong as well: their ends are still to be reported when the next attempt is counted.
         """
         status = self.status
         if not pod.phase.is_final or pod.attempt == status.attempt:
@@ -553,17 +555,17 @@ LEAVES = (Training,)
 
 
 def is_leaf(workload: AnyWorkload) -> TypeGuard[Workload]:
-    """Tell whether a workload has pods, and no children."""
+    """Return whether a workload has pods and no children."""
     return isinstance(workload.spec, LEAVES)
 
 
 def is_replica(spec: object) -> "TypeGuard[Replica]":
-    """Tell whether a leaf is a replica of an endpoint, without the module of these, which few runs need."""
+    """Return whether a leaf is a replica of an endpoint, without importing that module, which few runs need."""
     return type(spec).__name__ == "Replica"
 
 
 def with_requests(spec: Training, requests: Requests | None) -> Training:
-    """Return a run's spec with what was decided that it asks for."""
+    """Return a run's spec with its derived requests."""
     if requests is None or (requests.memory_bytes is None and requests.cpu_milli is None):
         return spec
     asked = spec.resources
@@ -577,10 +579,10 @@ class Completed:
     """A run that succeeded.
 
     Attributes:
-        took_s: From its first start to its end.
+        took_s: Seconds from its first start to its end.
         at: When it ended.
-        used: The most that any of its pods used; None where nobody measured it.
-        paces: Of one that could be colocated, how fast it went beside whom.
+        used: The peak usage of any of its pods; None if not measured.
+        paces: Of a run that could be colocated, its speeds beside others.
     """
 
     team: str
@@ -593,12 +595,12 @@ class Completed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """The needs of a pod, as somebody else has found them from what pods of the same program use.
+    """The recommended requests of a pod, computed by another system from the usage of pods of the same program.
 
     Attributes:
-        name: Of the kind of runs that it is meant for.
-        by: Whose it is, to be named to people.
-        memory_bytes, cpu_milli: None where nothing is said of it.
+        name: The name of the kind of runs that it applies to.
+        by: The name of its source, for display.
+        memory_bytes, cpu_milli: None without a recommendation.
     """
 
     team: str
@@ -610,12 +612,12 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """Micro-dollars that were spent up to now.
+    """Micro-dollars spent up to now.
 
     Attributes:
         by_team: In this calendar month.
-        by_project: In this calendar month, by team and project, of those projects that have a budget at least.
-        by_run: In all, by the uids of unfinished runs.
+        by_project: In this calendar month, by team and project; at least for projects that have a budget.
+        by_run: In total, by the uids of unfinished runs.
     """
 
     by_team: Mapping[str, int] = field(default_factory=dict)
@@ -625,27 +627,27 @@ class Spending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a decision may look at.
+    """Everything that a decision may use.
 
     Attributes:
-        workloads: Leaves: those with pods, or that wait for them.
-        pods: Of the workloads; and what others hold of a node, as one pod of no workload.
-        growth: What may bring more nodes; None where nothing does.
-        asked: Of the runs for which it is asked.
-        teams: Those that somebody described; any other has weight 1, no guarantee and no quota.
-        completed: Runs that succeeded, as far as the cluster remembers them; in any order.
-        rules: By which those that wait are started.
-        spending: What was spent, where somebody has a limit; None where it is not known.
+        workloads: Leaves: workloads with pods, or that wait for them.
+        pods: Pods of the workloads; and what others hold of a node, as one pod of no workload.
+        growth: The autoscaler; None without one.
+        asked: Requests for nodes of pending runs.
+        teams: The described teams; any other has weight 1, no guarantee and no quota.
+        completed: Runs that succeeded, as far as the cluster records them; in any order.
+        rules: The rules by which pending runs are started.
+        spending: The amounts spent, if limits exist; None if unknown.
         parents: Workloads that have children.
-        ended: Children of the parents, of any kind, that are over and in neither of the other two.
-        demand: What is asked of endpoints, by the uid of theirs; those of which nothing is known are missing.
-        unaddressed: Why endpoints have no address, by the uid of theirs; those that have one are missing.
-        measurements: Answers to the queries by which endpoints scale, by the uid of theirs.
-        engine_endpoints: What engines say of the endpoints that they serve, by the uid of theirs.
-        pools: Those that are to have nodes ahead of time, with the demand for them.
-        standby: The nodes that they are to have, as it was decided last.
-        partitioned: Nodes whose GPUs may be partitioned anew.
-        recommended: For kinds of runs of which one is still to be given what it asks for.
+        ended: Finished children of the parents, of any kind, that are in neither of the other two.
+        demand: Requests for endpoints, by endpoint uid; endpoints without known demand are missing.
+        unaddressed: Why endpoints have no address, by endpoint uid; those that have one are missing.
+        measurements: Answers to the queries by which endpoints scale, by endpoint uid.
+        engine_endpoints: States of endpoints reported by engines, by endpoint uid.
+        pools: Pools that should have nodes ahead of demand, with the demand for them.
+        standby: The nodes that they should have, as last decided.
+        partitioned: Nodes whose GPUs may be repartitioned.
+        recommended: Recommendations for kinds of runs with a run whose requests are still undecided.
     """
 
     nodes: tuple[Node, ...]

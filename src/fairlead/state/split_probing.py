@@ -1,4 +1,4 @@
-"""The split of a run that tries several: which are left to be tried, and which one its present start has."""
+"""The candidate splits of a run: which are still untried, and which one its current start has."""
 
 import hashlib
 import json
@@ -17,8 +17,8 @@ class Probed:
     """A split that was tried.
 
     Attributes:
-        step_s: Seconds that a step took; None where it came to none.
-        problem: Why it came to none.
+        step_s: Seconds per step; None if it completed none.
+        problem: Why it completed none.
     """
 
     name: str
@@ -28,12 +28,12 @@ class Probed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probing:
-    """The splits of a run that were tried, in their order.
+    """The splits of a run that were tried, in order.
 
     Attributes:
-        of: The splits and the number of ranks that this is about, in a few characters: it holds for no others.
-        chosen: The one that is kept; None while some are still to be tried.
-        kills: How often the one that is tried now was killed, or hung.
+        of: A short identifier of the splits and the number of ranks that this is valid for.
+        chosen: The split that is kept; None while some are untried.
+        kills: How often the split under test was killed, or hung.
     """
 
     of: str
@@ -46,9 +46,9 @@ PARTS = tuple(each.name for each in fields(SplitCandidate) if each.name != "esti
 
 
 def subject(spec: "Training") -> str:
-    """Name the splits and the number of ranks of a run in a few characters: what is found holds for these alone."""
+    """Return a short identifier of the splits and the number of ranks of a run; results are valid for these alone."""
     assert spec.parallel is not None
-    # Names in their order: an API server keeps none of its own. What a split is thought to take changes nothing.
+    # Sorted by name: an API server does not preserve their order. Estimates do not matter.
     candidates = sorted(
         (name, asdict(replace(each, estimate_s=None))) for name, each in spec.parallel.candidates.items()
     )
@@ -58,12 +58,12 @@ def subject(spec: "Training") -> str:
 
 
 def found_of(spec: "Training", probing: Probing | None) -> Probing | None:
-    """Return what was found of the splits that a run has now; None where that was of others."""
+    """Return the results for the current splits of a run; None if they were of others."""
     return probing if probing is not None and probing.of == subject(spec) else None
 
 
 def untried(spec: "Training", probing: Probing | None) -> tuple[str, ...]:
-    """Return the splits that are still to be tried, in their order; none once one is chosen."""
+    """Return the untried splits, in order; none once one is chosen."""
     if spec.parallel is None or not spec.parallel.candidates:
         return ()
     found = found_of(spec, probing)
@@ -74,20 +74,20 @@ def untried(spec: "Training", probing: Probing | None) -> tuple[str, ...]:
 
 
 def order(parallel: Parallel) -> tuple[str, ...]:
-    """The names of the splits to try: those of which less time is expected first, the others as they are called."""
+    """Return the names of the splits in the order of trials: by estimated time, then by name."""
     known = parallel.candidates
     return tuple(sorted(known, key=lambda name: (known[name].estimate_s or float("inf"), name)))
 
 
 def split_of_candidate(parallel: Parallel, name: str) -> Parallel:
-    """Return a split that is tried; what it leaves out is as the run has it."""
+    """Return a candidate split; what it omits is as in the run's own."""
     own = parallel.candidates[name]
     given = {part: value for part in PARTS if (value := getattr(own, part)) is not None}
     return replace(parallel, candidates={}, **given)
 
 
 def in_force(spec: "Training", probing: Probing | None) -> Parallel:
-    """Return the split of the present start: one that is tried, or the one that is kept."""
+    """Return the split of the current start: the one under test, or the one that is kept."""
     assert spec.parallel is not None
     left, found = untried(spec, probing), found_of(spec, probing)
     name = left[0] if left else None if found is None else found.chosen

@@ -1,7 +1,7 @@
-"""Names of the metrics that Fairlead measures of a run by itself, beside those that its program tells."""
+"""Names of the metrics that Fairlead itself measures of a run, besides those that its program reports."""
 
-# Shares of what the run holds, from 0 to 1; the others are sums over all of its pods, the temperature that of the
-# hottest device.
+# Utilisations are shares of what the run holds, from 0 to 1; the others are sums over all of its pods, except the
+# temperature, which is that of the hottest device.
 GPU = "system/gpu_utilization"
 CPU = "system/cpu_utilization"
 GPU_MEMORY = "system/gpu_memory_bytes"

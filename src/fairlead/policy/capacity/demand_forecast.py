@@ -1,11 +1,10 @@
-"""Foretells how many nodes a pool will need at most until nodes that are asked for now have come.
+"""Forecasts the maximum number of nodes that a pool will need until nodes requested now have come.
 
-Plain predictors are tried on the past: the need stays, is as lately, goes on as it has lately, or goes as at that time
-of other days. Each is judged by what it would have missed, and the best one is taken, with the error that it stayed
-below as often as is asked: a quantile of its own past errors, so that nothing is assumed of how demand is distributed,
-and bursts count as far as they came. That quantile is the order-up-to level of inventory theory (newsvendor; Arrow,
-Harris and Marschak, Optimal Inventory Policy, Econometrica 1951), with nodes for goods and the time that they take to
-come, and that passes until the next look, for the time of delivery.
+Simple predictors are evaluated on the past: the need stays, equals the recent mean, continues the recent trend, or
+follows the same time of other days. The one with the least loss is chosen, plus the requested quantile of its own past
+errors, so that no distribution of demand is assumed, and past bursts count. That quantile is the order-up-to level of
+inventory theory (newsvendor; Arrow, Harris and Marschak, Optimal Inventory Policy, Econometrica 1951), with nodes for
+goods and their lead time plus the time to the next look for the time of delivery.
 """
 
 import math
@@ -20,19 +19,19 @@ from fairlead.frozen import dataclass
 Floats = NDArray[np.float64]
 
 DAY_SLOTS = 24 * 60
-# With less of a past nothing is known of errors, and nothing is foretold.
+# With a shorter history errors are unknown, and there is no forecast.
 LEAST_ORIGINS = 20
-# An error counts half as much as one that is so many minutes younger.
+# The age difference in minutes at which an error counts half as much.
 HALF_LIFE_SLOTS = 6 * 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The need of a pool until nodes asked for now have come.
+    """The need of a pool until nodes requested now have come.
 
     Attributes:
-        nodes: At most so many, as often as was asked for.
-        expected: What the predictor says, without its error.
+        nodes: The upper bound at the requested confidence.
+        expected: The prediction without error margin.
         by: The predictor, as the end of a sentence.
     """
 
@@ -41,21 +40,21 @@ class Forecast:
     by: str
 
 
-# Asked at each pass, and the past moves on once a minute.
+# Called at each pass, while the history changes once a minute.
 @lru_cache(maxsize=64)
 def forecast(needed: tuple[int, ...], horizon: int, confidence: float) -> Forecast | None:
-    """Foretell the greatest need within the next minutes; None while too little is known.
+    """Forecast the maximum need within the next minutes; return None while too little is known.
 
     Args:
-        needed: The greatest need of each past minute, oldest first.
-        horizon: So many minutes.
-        confidence: The share of times in which it is to be enough.
+        needed: The maximum need of each past minute, oldest first.
+        horizon: The number of minutes ahead.
+        confidence: The share of times in which the forecast should suffice.
     """
     past = np.asarray(needed, dtype=np.float64)
     num = len(past) - horizon
     if num < LEAST_ORIGINS:
         return None
-    # What was needed at most in the minutes after each origin.
+    # The maximum need in the minutes after each origin.
     after = _greatest(past[1:], horizon)
     age = np.arange(num - 1, -1, -1, dtype=np.float64)
     weights = np.exp2(-age / HALF_LIFE_SLOTS)
@@ -76,7 +75,7 @@ def forecast(needed: tuple[int, ...], horizon: int, confidence: float) -> Foreca
 
 
 def _predictors(past: Floats, horizon: int) -> Sequence[tuple[str, Floats]]:
-    """Return what each says at each minute of the past and now; NaN where it says nothing."""
+    """Return each predictor's value at each past minute and now; NaN where it has none."""
     window = max(2, horizon)
     sums = np.concatenate(([0.0], np.cumsum(past)))
     mean = np.full(len(past), math.nan)
@@ -89,7 +88,7 @@ def _predictors(past: Floats, horizon: int) -> Sequence[tuple[str, Floats]]:
         ("the trend of late", past + horizon * slope),
     ]
     if len(past) >= DAY_SLOTS + horizon + LEAST_ORIGINS:
-        # As much more or less than now as there was a day ago; of several days their mean.
+        # The same change from now as at that time of a past day; the mean over several days.
         days = (len(past) - horizon) // DAY_SLOTS
         total, count = np.zeros(len(past)), np.zeros(len(past))
         ahead = np.full(len(past), math.nan)
@@ -107,12 +106,12 @@ def _predictors(past: Floats, horizon: int) -> Sequence[tuple[str, Floats]]:
 
 
 def _greatest(values: Floats, window: int) -> Floats:
-    """The greatest of each so many values in a row."""
+    """Return the maximum of each window of consecutive values."""
     return np.asarray(np.lib.stride_tricks.sliding_window_view(values, window).max(axis=1))
 
 
 def _quantile(values: Floats, weights: Floats, share: float) -> float:
-    """The least value that is not exceeded with that share of the weights."""
+    """Return the weighted quantile: the least value not exceeded with that share of the weights."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     return float(values[order][min(len(order) - 1, int(np.searchsorted(reached, share * reached[-1])))])

@@ -1,4 +1,4 @@
-"""Keeps how many nodes of a pool were needed minute by minute, for the forecast, and what nodes took to come."""
+"""Records the nodes of a pool needed minute by minute, for the forecast, and the lead times of nodes."""
 
 from dataclasses import replace
 
@@ -17,11 +17,11 @@ class DemandHistory:
     """The past need of one pool.
 
     Attributes:
-        needed: The greatest of each full minute, oldest first.
-        minute: The one that is not over, in minutes of Unix time; None before the first look.
-        greatest: In that minute so far.
-        latest: At the last look, which holds until the next.
-        leads: Seconds that the last nodes took to come, oldest first.
+        needed: The maximum of each full minute, oldest first.
+        minute: The current minute of Unix time; None before the first look.
+        greatest: The maximum in that minute so far.
+        latest: The need at the last look, which holds until the next.
+        leads: Lead times of the last nodes in seconds, oldest first.
     """
 
     needed: tuple[int, ...] = ()
@@ -31,7 +31,7 @@ class DemandHistory:
     leads: tuple[float, ...] = ()
 
     def noted(self, needed: int, now: float) -> "DemandHistory":
-        """The history after a look."""
+        """Return the history after a look."""
         minute = int(now // SLOT_S)
         if self.minute is None or minute < self.minute:
             return replace(self, minute=minute, greatest=needed, latest=needed)
@@ -44,12 +44,12 @@ class DemandHistory:
         return replace(self, needed=past, minute=minute, greatest=max(self.latest, needed), latest=needed)
 
     def came(self, lead_s: float) -> "DemandHistory":
-        """The history after a node has come, so long after it was asked for."""
+        """Return the history after a node has come, with its lead time."""
         return replace(self, leads=(*self.leads, lead_s)[-MOST_LEADS:])
 
     @property
     def lead_s(self) -> float:
-        """The time within which four of five nodes came."""
+        """Return the time within which four of five nodes came."""
         if not self.leads:
             return FIRST_LEAD_S
         ordered = sorted(self.leads)

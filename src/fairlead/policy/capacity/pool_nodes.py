@@ -1,4 +1,4 @@
-"""Makes the node that a pool describes, as decisions see nodes."""
+"""Builds nodes from the description of a pool, for use in decisions."""
 
 from fairlead.policy.gpu.device_inventory import handed_out, in_layout, layout_of
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
@@ -7,7 +7,7 @@ from fairlead.state.snapshot import Gpu, Node, Taint
 
 
 def node_of(pool: Pool, name: str) -> Node:
-    """The node of that name."""
+    """Return the pool's node with that name."""
     hardware = pool.hardware
     is_spot = pool.capacity_type is CapacityType.SPOT
     return Node(
@@ -26,7 +26,7 @@ def node_of(pool: Pool, name: str) -> Node:
 
 
 def _gpus(pool: Pool, name: str) -> tuple[Gpu, ...]:
-    """The devices of a node before anything is partitioned anew: those of a layout, if they are like them."""
+    """Return the devices of a node before any repartitioning: those of a matching layout, if any."""
     if pool.hardware.gpu is None:
         return ()
     gpus = handed_out(pool.hardware.gpu, name)

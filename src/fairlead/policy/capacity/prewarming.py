@@ -1,7 +1,7 @@
-"""Decides how many nodes of a pool are to be there before runs wait for them: by a forecast, and at known peaks.
+"""Decides how many nodes of a pool should exist before runs wait for them: by a forecast, and at known peaks.
 
-The number is a total, of nodes in use and free together: what is missing of it is asked for, by the placeholders by
-which all nodes are, and what is beyond it is held no longer. Nobody is stopped for that: a node goes once it is empty.
+The number is a total of used and free nodes: missing ones are requested by placeholders, as all nodes are, and surplus
+ones are no longer held. No run is stopped for that: a node is removed once it is empty.
 """
 
 import math
@@ -25,7 +25,7 @@ from fairlead.text.quantities import describe_duration, plural
 
 
 def standby(snapshot: Snapshot, now: float) -> tuple[Standby, ...] | None:
-    """Return how many nodes each pool is to have; None where that stays as it is."""
+    """Return the number of nodes that each pool should have; None if it is unchanged."""
     wanted = tuple(found for each in snapshot.pools if (found := _wanted(each, now)) is not None)
     return None if wanted == snapshot.standby else wanted
 
@@ -42,9 +42,9 @@ def next_look(pools: Iterable[PoolDemand], now: float) -> Iterator[float]:
 
 
 def needed_nodes(demand: Sequence[PoolDemand], snapshot: Snapshot) -> tuple[int, ...]:
-    """Return how many nodes of each pool are in use, or missing for the runs for which nodes are asked.
+    """Return how many nodes of each pool are in use, or missing for the runs that request nodes.
 
-    A run that asks counts for the cheapest pool that suits it.
+    A requesting run counts for the cheapest pool that suits it.
     """
     busy = {pod.node for pod in snapshot.pods if not pod.phase.is_final}
     found = [len(busy & each.nodes) for each in demand]
@@ -67,12 +67,12 @@ def _count(
     found: list[int],
     room: dict[int, int],
 ) -> None:
-    """Add the nodes that a run lacks to the pool that would have them; ``room`` is a share of the last of each."""
+    """Add the nodes that a run lacks to its pool; ``room`` tracks the used thousandths of each pool's added nodes."""
     shape = shape_of(run.spec, eligibility)
     for number in order:
         each = members(NodeCapacity.of(templates[number]), shape, 1000)
         if each:
-            # In thousandths of a node, as small runs share one.
+            # In thousandths of a node, because small runs share one.
             wanted = room.get(number, 0) + -(-1000 * run.spec.nodes // each)
             found[number] += -(-wanted // 1000) - -(-room.get(number, 0) // 1000)
             room[number] = wanted
@@ -83,7 +83,7 @@ def _wanted(demand: PoolDemand, now: float) -> Standby | None:
     pool = demand.pool
     nodes, why = 0, ""
     if pool.prewarm is not None:
-        # The next look comes a minute later, and its nodes so much later than those of this one.
+        # The next look comes a minute later, and its nodes come as much later.
         horizon = math.ceil(demand.lead_s / SLOT_S) + 1
         found = forecast(demand.needed, horizon, pool.prewarm.confidence)
         if found is not None:
@@ -100,9 +100,9 @@ def _wanted(demand: PoolDemand, now: float) -> Standby | None:
 
 
 def _spans(peak: Peak, now: float, lead_s: float) -> Iterator[tuple[float, float]]:
-    """Yield when a peak's nodes are asked for and when they are given up, around now.
+    """Yield when a peak's nodes are requested and released, around now.
 
-    They are asked for as long before as nodes take to come.
+    They are requested ahead by the lead time of nodes.
     """
     for day in range(-int(peak.for_s // 86400) - 2, 3):
         for at in _moments(peak.at, peak.timezone, _day(now, peak.timezone, day)):
@@ -115,7 +115,7 @@ def _day(now: float, timezone: str, offset: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _moments(text: str, timezone: str, day: str) -> tuple[float, ...]:
-    """The times of a cron on a day."""
+    """Return the times of a cron on a day."""
     cron, date, zone = parse_cron(text), datetime.fromisoformat(day).date(), zone_of(timezone)
     if not cron.is_on(date):
         return ()

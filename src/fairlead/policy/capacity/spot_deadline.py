@@ -1,11 +1,11 @@
-"""Decides when a run with ``capacity: {spot: auto}`` waits, uses spot or on-demand nodes, so that it is in time.
+"""Decides when a run with ``capacity: {spot: auto}`` waits, uses spot or on-demand nodes, to meet its deadline.
 
-``spot_schedule`` has the decision; here is what it is asked: how much work is left if what is not saved is lost, how
-long spot has had room for the run or had none, as the run's own status keeps it, and what nodes cost. A run that never
-saw spot does not wait for it. Where no prices are known spot counts as a third of on-demand.
+``spot_schedule`` makes the decision; this module computes its inputs: the remaining work if unsaved work is lost, for
+how long spot has had room for the run or had none, as recorded in the run's status, and the prices of nodes. A run that
+never saw spot does not wait for it. Without known prices spot counts as a third of on-demand.
 
-Assumes that on-demand nodes are to be had when they are needed. Where they come only when asked for, ``LEAD_S`` is kept
-for that; a run that waits for others' on-demand nodes to become free may still be late.
+Assumes that on-demand nodes are available when needed. If they come only on request, ``LEAD_S`` is reserved for that; a
+run that waits for occupied on-demand nodes may still be late.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,17 +26,17 @@ from fairlead.state.snapshot import Node, Phase, Snapshot, Status, Workload
 if TYPE_CHECKING:
     from fairlead.policy.capacity.spot_schedule import SpotProblem, SpotSchedule
 
-# Until a node comes that was asked for; most clouds bring GPU nodes within it.
+# The time until a requested node comes; most clouds provide GPU nodes within it.
 LEAD_S = 600.0
-# Work lost at a reclaim where nothing says how often a run saves, as a part of its work.
+# Work lost at a reclaim if the save interval is unknown, as a part of the run's work.
 LOST_PART = 0.05
 SPOT_OF_ON_DEMAND = 1.0 / 3.0
-# A table has so many ticks, so many steps of slack in a tick and at most so many in all: a third of a second to make.
+# Ticks of a table, steps of slack per tick, and the maximum number of steps: solving takes a third of a second.
 TICKS = 240
 STEPS_OF_TICK = 4
 MOST_STEPS = 480
 MIN_TICK_S = 1.0
-# As in spot_schedule, which is imported only when a run needs it, as numpy is with it.
+# As in spot_schedule, which is imported only when a run needs it, because it imports numpy.
 NOTHING, SPOT, ON_DEMAND = 0, 1, 2
 
 WAITS = Reason(
@@ -47,7 +47,7 @@ WAITS = Reason(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Dollars an hour of the cheapest node of each kind; None where nobody says."""
+    """Dollars per hour of the cheapest node of each kind; None if unknown."""
 
     spot: float | None
     on_demand: float | None
@@ -55,11 +55,11 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """The expected cost of a run from now; dollars, None where prices are not known.
+    """The expected cost of a run from now in dollars; None without known prices.
 
     Attributes:
-        saved: Part of what it would cost on on-demand alone.
-        done_by: When its work is done at the latest.
+        saved: The saved part of its cost on on-demand alone.
+        done_by: The latest time at which its work is done.
     """
 
     cost: float | None
@@ -68,7 +68,7 @@ class Expectation:
 
 
 def observed(workload: Workload, spot: bool, now: float) -> Status:
-    """The run's status with what is seen of spot."""
+    """Return the run's status with the observation of spot."""
     status = workload.status
     if status.spot_there is spot or (status.spot_there is None and not spot):
         return status
@@ -76,13 +76,13 @@ def observed(workload: Workload, spot: bool, now: float) -> Status:
 
 
 def is_on_spot(names: Iterable[str], nodes: Sequence[Node]) -> bool:
-    """Return whether one of the nodes of these names is spot, so that a gang there would be lost with it."""
+    """Return whether one of these nodes is spot, so that a gang there would be lost with it."""
     marked = {node.name for node in nodes if is_spot(node)}
     return not marked.isdisjoint(names)
 
 
 def may_change(workload: Workload, use: int, rules: SchedulingPolicy, now: float, *, on_spot: bool) -> bool:
-    """Return whether a running one is to go on on the other kind of capacity; to save money not too often."""
+    """Return whether a running run should change to the other kind of capacity; to save money, not too often."""
     if use == ON_DEMAND or on_spot:
         return on_spot and use == ON_DEMAND
     moved_at = workload.status.moved_at
@@ -90,29 +90,29 @@ def may_change(workload: Workload, use: int, rules: SchedulingPolicy, now: float
 
 
 def why_change(*, on_spot: bool) -> str:
-    """The rest of a sentence that begins with where it moves to."""
+    """Return the rest of a sentence that begins with the destination."""
     return "on-demand, to meet its deadline" if on_spot else "which is spot and costs less"
 
 
 def due_at(workload: Workload) -> float:
-    """Return when the work of the run is to be done."""
+    """Return the deadline of the run's work."""
     assert workload.spec.deadline_s is not None
     return workload.created_at + workload.spec.deadline_s
 
 
 def next_tick(workload: Workload, now: float) -> float:
-    """Return when the decision on the run may next change with nothing but time."""
+    """Return when time alone may next change the decision on the run."""
     tick_s = _tick_s(workload.spec)
     passed = int((now - workload.created_at) / tick_s + 1e-6)
     return workload.created_at + (passed + 1) * tick_s
 
 
 def decide_use(workload: Workload, snapshot: Snapshot, now: float, *, on_spot: bool | None, spot: bool) -> int:
-    """Return what the run is to use now: ``NOTHING``, ``SPOT`` or ``ON_DEMAND``.
+    """Return what the run should use now: ``NOTHING``, ``SPOT`` or ``ON_DEMAND``.
 
     Args:
-        on_spot: Where it runs; None where it does not.
-        spot: Whether spot has room for it, or it is there.
+        on_spot: Whether it runs on spot; None if it does not run.
+        spot: Whether spot has room for it, or it is on spot.
     """
     from fairlead.policy.capacity.spot_schedule import Use
 
@@ -135,10 +135,10 @@ def decide_use(workload: Workload, snapshot: Snapshot, now: float, *, on_spot: b
 
 
 def work_left_s(workload: Workload, now: float, *, at_risk: bool) -> float:
-    """Seconds of work left, the more of what was declared and of what its own steps say at their pace.
+    """Return the seconds of work left: the maximum of the declared rest and of that by its steps at their pace.
 
     Args:
-        at_risk: What is not saved counts as not done.
+        at_risk: Whether unsaved work counts as not done.
     """
     spec, status, progress = workload.spec, workload.status, workload.progress
     assert spec.expected_duration_s is not None
@@ -153,12 +153,12 @@ def work_left_s(workload: Workload, now: float, *, at_risk: bool) -> float:
         reached = min(1.0, progress.step / progress.total_steps)
         whole_s = ran_s / reached if reached >= ENOUGH_STEPS else 0.0
         left_s = max(whole_s, spec.expected_duration_s) * (1.0 - part)
-    # What is not over has some work left, whatever was expected of it.
+    # An unfinished run has some work left, whatever was declared.
     return max(left_s, LOST_PART * spec.expected_duration_s)
 
 
 def expect(spec: GangSpec, snapshot: Snapshot, now: float) -> Expectation:
-    """Return what a run is expected to cost that is submitted now."""
+    """Return the expected cost of a run that is submitted now."""
     assert spec.expected_duration_s is not None
     assert spec.deadline_s is not None
     prices = _prices(spec, snapshot)
@@ -173,7 +173,7 @@ def expect(spec: GangSpec, snapshot: Snapshot, now: float) -> Expectation:
 
 
 def _prices(spec: GangSpec, snapshot: Snapshot) -> Prices:
-    """Of the nodes that could take a member if nothing ran there."""
+    """Return the prices of nodes that could take a pod by their hardware."""
     found: dict[bool, list[float]] = {True: [], False: []}
     for node in snapshot.nodes:
         if node.price_per_hour is not None and (spec.resources.gpu is None or node.gpus):
@@ -203,7 +203,7 @@ def _problem(spec: GangSpec, prices: Prices, grows: bool) -> "SpotProblem":
         on_demand_price=on_demand,
         num_ticks=int(spec.deadline_s / tick_s),
         slack_s=min(spec.deadline_s - spec.expected_duration_s, MOST_STEPS * tick_s / STEPS_OF_TICK),
-        # Decisions come when something happens or a tick ends, so that one of them may be missed.
+        # Decisions come with events or at the end of a tick, so one may be missed.
         reserve_s=lost_s + tick_s + (LEAD_S if grows else 0.0),
     )
 

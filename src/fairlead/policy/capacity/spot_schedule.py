@@ -1,13 +1,13 @@
-"""Spot under a deadline: whether to wait, to run on spot or on on-demand nodes, from what was observed of spot.
+"""Decides under a deadline whether to wait, to run on spot or on on-demand nodes, from observations of spot.
 
-Assumes that on-demand is always to be had, and that what has lasted for n ticks, spot or its absence, ends in the next
-one with probability 1/(n + 1): Laplace's rule of succession, nothing fitted. Under that belief a backward dynamic
-programme finds the least expected cost for every time left, slack, machine and age; safety is no part of the
-expectation: no wait and no spot that would leave less slack than a change to on-demand takes.
+Assumes that on-demand is always available, and that a state that has lasted for n ticks, spot or its absence, ends in
+the next one with probability 1/(n + 1): Laplace's rule of succession, nothing fitted. Under that belief a backward
+dynamic programme finds the least expected cost for every time left, slack, machine and age. Safety is a constraint, not
+part of the expectation: no wait and no spot that would leave less slack than a change to on-demand takes.
 
-Slack is time left minus work left. A change-over is what a start takes before work goes on, lost work among it. Ticks
-are charged whole, and spot is lost between them. The loop would ask this for every run that has a deadline and may use
-spot.
+Slack is time left minus work left. A change-over is the time of a start before work continues, including lost work.
+Ticks are charged whole, and spot is lost between them. The loop evaluates this for every run that has a deadline and
+may use spot.
 """
 
 import math
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from fairlead.frozen import dataclass
 
-# Ages of availability or outage are told apart up to these, in ticks; Fibonacci's numbers, as ages count by ratio.
+# Ages of availability or outage are distinguished up to these, in ticks; Fibonacci numbers, as ages matter by ratio.
 AGES = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144)
-# More than any run costs; leaving too little slack costs so much.
+# Higher than the cost of any run; the cost of leaving too little slack.
 _NEVER = np.float32(1e9)
 
 
@@ -40,13 +40,13 @@ class SpotProblem:
 
     Attributes:
         tick_s: Seconds between decisions.
-        step_s: Seconds by which slack is told apart; ``tick_s`` is a multiple of it.
-        changeover_s: What each start costs, seconds; rounded up to whole steps.
-        spot_price: Dollars, or any unit, of an hour on spot.
+        step_s: The resolution of slack in seconds; ``tick_s`` is a multiple of it.
+        changeover_s: The cost of each start in seconds; rounded up to whole steps.
+        spot_price: Dollars, or any unit, per hour on spot.
         on_demand_price: The same on on-demand.
-        num_ticks: From start to deadline.
-        slack_s: The most slack there is: that of the start.
-        reserve_s: Slack kept beyond what a change to on-demand takes, seconds.
+        num_ticks: The number of ticks from start to deadline.
+        slack_s: The maximum slack: that of the start.
+        reserve_s: Slack kept beyond what a change to on-demand takes, in seconds.
     """
 
     tick_s: float
@@ -60,48 +60,48 @@ class SpotProblem:
 
     @property
     def steps_of_tick(self) -> int:
-        """Return how many steps of slack a tick is."""
+        """Return the steps of slack per tick."""
         return max(1, round(self.tick_s / self.step_s))
 
     @property
     def steps_of_changeover(self) -> int:
-        """Return how many steps of slack a start takes."""
+        """Return the steps of slack that a start takes."""
         return math.ceil(self.changeover_s / self.step_s - 1e-9)
 
     @property
     def steps_of_reserve(self) -> int:
-        """Return how many steps of slack are kept."""
+        """Return the steps of slack that are kept in reserve."""
         return math.ceil(self.reserve_s / self.step_s - 1e-9)
 
     @property
     def steps_of_slack(self) -> int:
-        """Return how many steps of slack there are at most."""
+        """Return the maximum steps of slack."""
         return max(0, math.floor(self.slack_s / self.step_s + 1e-9))
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """Steps of a change-over that a machine may still have before it at the begin of a tick."""
+        """Return the possible remaining steps of a change-over at the beginning of a tick."""
         left = range(self.steps_of_changeover - self.steps_of_tick, 0, -self.steps_of_tick)
         return (0, *sorted(left))
 
 
 @dataclass(frozen=True, slots=True)
 class SpotSchedule:
-    """The cheapest use of every state, and what it is expected to cost from the start."""
+    """The cheapest use for every state, and the expected cost from the start."""
 
     problem: SpotProblem
     uses: NDArray[np.uint8]
     costs: NDArray[np.float32]
 
     def use(self, *, ticks_left: int, slack_s: float, now: Use, pending_s: float, spot: bool, age: int) -> Use:
-        """The use for the next tick.
+        """Return the use for the next tick.
 
         Args:
-            ticks_left: Until the deadline, the coming one included.
+            ticks_left: Until the deadline, including the coming one.
             slack_s: Time left minus work left.
-            now: What the run is on; spot that has just gone counts as nothing.
-            pending_s: What is left of its change-over.
-            spot: Whether spot can be had.
+            now: What the run is on; spot that has just ended counts as nothing.
+            pending_s: The rest of its change-over.
+            spot: Whether spot is available.
             age: For how many ticks that has been so, from 1.
         """
         problem = self.problem
@@ -114,13 +114,13 @@ class SpotSchedule:
         return Use(int(self.uses[min(ticks_left, problem.num_ticks), machine, row, slack]))
 
     def expected_cost(self, *, spot: bool, age: int) -> float:
-        """Of the whole run from nothing, in the unit of the prices."""
+        """Return the expected cost of the whole run from its start, in the unit of the prices."""
         return float(self.costs[_age(age) + (0 if spot else len(AGES)), -1])
 
 
 @lru_cache(maxsize=16)
 def solve(problem: SpotProblem) -> SpotSchedule:
-    """Solve the dynamic programme backwards; about a second for a deadline of days at a step of minutes."""
+    """Solve the dynamic programme backwards; takes about a second for a deadline of days at a step of minutes."""
     num_states, num_slacks = 2 * len(AGES), problem.steps_of_slack + 1
     pending = problem.pending
     num_machines = 1 + 2 * len(pending)
@@ -141,11 +141,11 @@ def solve(problem: SpotProblem) -> SpotSchedule:
                 choices[use] = _continued(problem, after, use, left, others)
             stacked = np.stack(choices)
             stacked[Use.SPOT, len(AGES) :] = np.inf
-            # Where nothing is safe any more, on-demand is the least unsafe.
+            # Where no choice is safe any more, on-demand is the least unsafe.
             best = np.where(stacked.min(axis=0) >= _NEVER, np.uint8(Use.ON_DEMAND), stacked.argmin(axis=0))
             uses[ticks_left, machine] = best
             costs[machine] = np.take_along_axis(stacked, best[None].astype(np.intp), axis=0)[0]
-        # So much slack that no work is left.
+        # With this much slack no work is left.
         done = ticks_left * problem.steps_of_tick
         costs[:, :, done:] = 0.0
         uses[ticks_left, :, :, done:] = Use.NOTHING
@@ -167,14 +167,14 @@ def _machine(problem: SpotProblem, use: Use, left: int) -> int:
 
 
 def _age(ticks: int) -> int:
-    """The position of the bucket that an age falls into."""
+    """Return the bucket of an age."""
     return max(i for i, least in enumerate(AGES) if least <= max(ticks, 1))
 
 
 def _continued(
     problem: SpotProblem, after: NDArray[np.float32], use: Use, left: int, others: int
 ) -> NDArray[np.float32]:
-    """Return what a tick on a machine costs that has that much of its change-over left, and what follows.
+    """Return the cost of a tick on a machine with that much of its change-over left, and of what follows.
 
     Args:
         others: Steps in the ticks after this one; with that much slack the run is over and needs no reserve.
@@ -189,7 +189,7 @@ def _continued(
 
 
 def _shifted(after: NDArray[np.float32], steps: int, *, least: int) -> NDArray[np.float32]:
-    """Costs by slack before so many steps of it are used, of which at least so many have to be left."""
+    """Return costs by slack before so many steps of it are used, with at least ``least`` steps left after."""
     found = np.full_like(after, _NEVER)
     low = max(least, 0)
     if low + steps < after.shape[-1]:
@@ -198,7 +198,7 @@ def _shifted(after: NDArray[np.float32], steps: int, *, least: int) -> NDArray[n
 
 
 def _expected(costs: NDArray[np.float32], num_pending: int) -> NDArray[np.float32]:
-    """Costs before it is known whether spot lasts; a machine on spot is lost with it."""
+    """Return costs before it is known whether spot lasts; a machine on spot is lost with it."""
     num = len(AGES)
     found = np.empty_like(costs)
     for i, least in enumerate(AGES):
@@ -211,7 +211,7 @@ def _expected(costs: NDArray[np.float32], num_pending: int) -> NDArray[np.float3
             if above is not None:
                 stays = (1 - older) * stays + older * costs[:, first + i + 1]
             found[:, first + i] = (1 - ends) * stays + ends * costs[:, other]
-        # Spot that ends leaves its run with no machine.
+        # The end of spot leaves its run without a machine.
         stays = costs[1 : 1 + num_pending, i]
         if above is not None:
             stays = (1 - older) * stays + older * costs[1 : 1 + num_pending, i + 1]

@@ -1,1 +1,1 @@
-"""Decides who gives way or moves: preemption, eviction, defragmentation, nodes that go."""
+"""Decides which runs are stopped or moved: preemption, eviction, defragmentation, node reclaims."""

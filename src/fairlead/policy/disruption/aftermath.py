@@ -1,8 +1,8 @@
-"""Foretells a cluster from which those that make room for others have gone: what the next passes will decide on.
+"""Computes the cluster as it will be once all runs that make room for others are gone, as the next passes see it.
 
-Preemptions are proved by it. A run for which others are stopped may not come by their room: once they are Pending again
-their team holds less, so that another comes first, its quota allows what it forbade, or whoever is promised a start is
-promised a sooner one, for which what is free has to be kept. Then the stopped start again, and are stopped again.
+Preemptions are verified by it. A run for which others are stopped may not get their room: once they are Pending again,
+their team holds less, so that another run comes first, its quota allows what it forbade, or a run with a promise gets
+an earlier one, for which free capacity has to be kept. Then the stopped runs would start again, and be stopped again.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ from fairlead.state.snapshot import Phase, Pod, Snapshot, Workload
 
 
 def makes_room(workload: Workload, *codes: Code) -> bool:
-    """Return whether the run leaves for one of these reasons, and not for good."""
+    """Return whether the run is leaving for one of these reasons, to be requeued."""
     status = workload.status
     return status.phase is Phase.STOPPING and status.reason.code in codes
 
@@ -25,13 +25,13 @@ def makes_room(workload: Workload, *codes: Code) -> bool:
 def without(
     snapshot: Snapshot, pods: Mapping[str, Sequence[Pod]], victims: Iterable[Victim], now: float
 ) -> tuple[Snapshot, dict[str, Sequence[Pod]], list[Workload]]:
-    """Return the snapshot, the pods of each workload, and those that wait besides, once all that make room are gone.
+    """Return the snapshot, the pods of each workload and the requeued runs, once all that make room are gone.
 
-    Those that move are left where they are; elastic gangs that shrink hold what they keep.
+    Moving runs stay where they are; elastic gangs that shrink hold what they keep.
 
     Args:
-        pods: Of each workload, of any attempt.
-        victims: Those that are about to be stopped; of others the snapshot tells that they leave.
+        pods: Pods of each workload, of all attempts.
+        victims: Runs about to be stopped; those that are already leaving follow from the snapshot.
     """
     told = {victim.workload.uid: victim for victim in victims}
     after, pending, changed = list[Workload](), list[Workload](), set[str]()

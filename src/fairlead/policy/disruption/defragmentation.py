@@ -1,24 +1,23 @@
-"""Moves running work so that a gang finds its room in one piece: the cheapest moves that free enough, or none.
+"""Moves running runs so that a gang finds contiguous room: the cheapest moves that free enough, or none.
 
-Room that is free in pieces is no room for a gang whose members need whole nodes, or whole devices. A run that saves
-checkpoints can leave such a piece whole, if there is room for it elsewhere at once: it gets its stop notice, saves
-just in time, and goes on from there in a place that is kept for it meanwhile
-(``fairlead.policy.disruption.migration``). Nobody who moves ever waits. That is less than preemption does to it, so
-it comes first.
+Fragmented free capacity is useless for a gang whose pods need whole nodes or whole devices. A run that saves
+checkpoints can vacate such a fragment if there is room for it elsewhere at once: it gets its stop notice, saves just in
+time, and resumes in a place that is reserved for it meanwhile (``fairlead.policy.disruption.migration``). A moved run
+never waits. That costs it less than preemption, so moves are tried first.
 
-Bounds on disruption, all of ``fairlead.state.scheduling_policy``: a run moves once in ``moved_apart_s``; moves of any
-hour cost no more than ``most_moved`` of it, counted in time of the whole cluster (of runs that are still there). Cost
-is that of preemption: dominant share times the work since the newest checkpoint and ``RESTART_S``, an upper bound.
-The gain is the dominant share of the gang times the wait that it is spared, ``UNKNOWN_WAIT_S`` where nobody can say
-how long that is; only moves that cost less are made. Not moved are runs that have saved no checkpoint yet, that end
-by themselves in that time, that come before the gang, scavengers, and where teams have guarantees, whoever lies
-outside of them: its place could not be kept from those who are owed it.
+Disruption is bounded by ``fairlead.state.scheduling_policy``: a run moves at most once in ``moved_apart_s``; moves of
+any hour cost at most ``most_moved`` of it, counted in time of the whole cluster (of runs that still exist). The cost is
+that of preemption: dominant share times the work since the newest checkpoint and ``RESTART_S``, an upper bound. The
+gain is the dominant share of the gang times the wait that it is spared, ``UNKNOWN_WAIT_S`` if that is unknown; only
+moves that cost less are made. Not moved are runs without a checkpoint yet, runs that end by themselves in that time,
+runs that precede the gang, scavengers, and, where teams have guarantees, runs outside of them: their place could not be
+kept from runs that are owed it.
 
-The order is greedy: nodes by what it costs to clear them for one member, then as in preemption, so that no smaller set
-of the same runs would do. For N nodes and M movable runs: N sums, a placement for each shape, O(M) counts of members on
-a node, and at most M placements in each of ``MOST_TRIES``, where the next leaves out the run that found no place.
-Migration against fragments, from a checkpoint, is Gandiva's (Xiao et al., OSDI 2018, section 3.2); bounds and kept
-places are ours.
+The order is greedy: nodes by the cost of clearing them for one pod, then as in preemption, so that no smaller set of
+the same runs would do. For N nodes and M movable runs: N sums, a placement for each shape, O(M) counts of pods on a
+node, and at most M placements in each of ``MOST_TRIES``, where the next leaves out the run that found no place.
+Migration from a checkpoint against fragmentation is Gandiva's (Xiao et al., OSDI 2018, section 3.2); the bounds and the
+reserved places are ours.
 """
 
 import math
@@ -40,13 +39,13 @@ from fairlead.state.snapshot import Intent, Phase, Pod, Reservation, Workload
 HOUR_S = 3600.0
 UNKNOWN_WAIT_S = HOUR_S
 MOST_TRIES = 4
-# The places of all members are in the run's status while it moves.
+# The places of all pods are in the run's status while it moves.
 MOST_MEMBERS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A run that moves, the places that are kept for it, and what that costs in seconds of the whole cluster."""
+    """A run that moves, its reserved places, and the cost in seconds of the whole cluster."""
 
     workload: Workload
     seats: tuple[Reservation, ...]
@@ -63,10 +62,10 @@ def movable(
     rules: SchedulingPolicy,
     now: float,
 ) -> list[Victim]:
-    """Runs that may move for another.
+    """Return the runs that may move for another.
 
     Args:
-        kept: Runs that lie within their teams' guarantees; None where no team has any.
+        kept: Runs within their teams' guarantees; None if no team has any.
     """
     found = []
     for each in holders:
@@ -95,14 +94,14 @@ def choose_moves(
     whole: Capacity,
     now: float,
 ) -> tuple[Move, ...]:
-    """Return who moves so that the run can start; nobody where that is not enough, has no place, or costs too much.
+    """Return the moves that let the run start; empty if they do not suffice, lack places, or cost too much.
 
-    The places are taken in ``free``.
+    The places are allocated in ``free``.
 
     Args:
-        kept: What is promised to others of the room that is free.
-        starts_at: When it would start if nobody moved; infinity when nobody can say.
-        budget_s: What moves may cost now, in seconds of the whole cluster.
+        kept: The parts of free capacity that are promised to others.
+        starts_at: Its start without moves; infinity if unknown.
+        budget_s: The remaining budget of moves, in seconds of the whole cluster.
     """
     shape, count = shape_of(wanting.spec, timeline.doors), wanting.spec.nodes
     if not _is_room(shape, count, timeline.rooms.values()):
@@ -127,7 +126,7 @@ def choose_moves(
 
 
 def budget(workloads: Iterable[Workload], rules: SchedulingPolicy, now: float) -> float:
-    """Return what moves may still cost in this hour, in seconds of the whole cluster."""
+    """Return the remaining budget of moves in this hour, in seconds of the whole cluster."""
     spent_s = sum(
         each.status.moved_cost_s
         for each in workloads
@@ -137,7 +136,7 @@ def budget(workloads: Iterable[Workload], rules: SchedulingPolicy, now: float) -
 
 
 def can_resume(workload: Workload) -> bool:
-    """Return whether the run has shown that it saves checkpoints."""
+    """Return whether the run has saved a checkpoint."""
     progress = workload.progress
     return progress is not None and (progress.checkpoint_at is not None or progress.checkpoint_step is not None)
 
@@ -155,7 +154,7 @@ def _may_move(workload: Workload, rules: SchedulingPolicy, now: float) -> bool:
 
 
 def _is_room(shape: Shape, count: int, rooms: Iterable[NodeCapacity]) -> bool:
-    """Return whether enough is free of each resource, in whatever pieces: without it nobody has anywhere to go."""
+    """Return whether enough of each resource is free in total; otherwise no moved run would have a place."""
     cpu = memory = milli = 0
     for room in rooms:
         if takes_pods(room.node):
@@ -170,7 +169,7 @@ def _is_room(shape: Shape, count: int, rooms: Iterable[NodeCapacity]) -> bool:
 
 
 def _with_homes(offered: Iterable[Victim], free: FreeCapacity) -> list[Victim]:
-    """Those that would find room now if nobody else moved; runs that are alike are tried once."""
+    """Return the runs that would find room now if no other moved; similar runs are tried once."""
     known: dict[tuple[Resources, Shape, int], bool] = {}
     found = []
     for each in offered:
@@ -189,7 +188,7 @@ def _with_homes(offered: Iterable[Victim], free: FreeCapacity) -> list[Victim]:
 def cheapest_nodes_first(
     shape: Shape, count: int, offered: Iterable[Victim], rooms: Mapping[str, NodeCapacity]
 ) -> list[Victim]:
-    """Those on nodes that are the cheapest to clear for a member first; a gang counts where it is the dearest."""
+    """Return victims on the nodes cheapest to clear for a pod first; a gang counts by its most expensive node."""
     on: dict[str, list[Victim]] = {}
     for each in offered:
         for node in {node for node, _ in each.parts}:
@@ -213,7 +212,7 @@ def cheapest_nodes_first(
 def _places(
     wanting: GangSpec, chosen: Sequence[Victim], free: FreeCapacity, kept: Sequence[Part]
 ) -> tuple[tuple[Move, ...], Victim | None]:
-    """Places that are free now and stay so once the gang is in; or the one that finds none, and nothing taken."""
+    """Return places that stay free once the gang is in; or the victim that finds none, with nothing allocated."""
     held = list(kept)
     for node, grant in kept:
         free.hold(node, grant)

@@ -1,6 +1,6 @@
-"""Chooses who is stopped or moved for those that wait, in one pass: each run once, and no more than the rules allow.
+"""Chooses the runs that are stopped or moved for pending ones in a pass: each once, and within the limits of the rules.
 
-``preemption`` and ``defragmentation`` choose for one run; here is what they have chosen so far.
+``preemption`` and ``defragmentation`` choose for one run; this module tracks the choices of the pass so far.
 """
 
 import math
@@ -32,13 +32,13 @@ _STARTED = (Phase.STARTING, Phase.RUNNING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderFacts:
-    """Facts about those that hold something, before anybody was looked at.
+    """Facts about the runs that hold something, before any was considered.
 
     Attributes:
-        number: How many they are.
+        number: Their number.
         least: As in ``EvictionPass``.
         leaving: As in ``EvictionPass``, in any order.
-        may_resume: Any of them has shown that it saves checkpoints.
+        may_resume: Whether any of them has saved a checkpoint.
     """
 
     number: int
@@ -49,22 +49,22 @@ class HolderFacts:
 
 @dataclass(slots=True, kw_only=True)
 class EvictionPass:
-    """The decisions of one pass for those that do not fit.
+    """The decisions of one pass for runs that do not fit.
 
     Attributes:
-        pods: Of each workload, of any attempt.
-        standing: Who goes before whom.
-        known: Of those that hold something, where that was kept; the first of the holders, in the same order.
-        stopped: Uids of those that are stopped or moved.
-        told: Those that are stopped for one that comes before, as they were chosen.
-        spent_s: What the moves cost, in seconds of the whole cluster.
-        num_asked: How many without a promise asked whom they could preempt.
-        num_looked: How many without a promise looked whether room is being made for them.
-        leaving: Uids of those that made room for others before this pass, and have not left yet.
-        least: The least priority of holders, by team; that of scavengers under no name.
-        last: The fewest points of those that run, by team.
-        vain: For runs that are alike, what is left of the shortest for which nobody was worth stopping: for one of
-            which more is left nobody is either, until somebody is stopped and leaves room.
+        pods: Pods of each workload, of all attempts.
+        standing: The order of runs.
+        known: Cached facts about the first holders, in the same order; None without a cache.
+        stopped: Uids of runs that are stopped or moved.
+        told: Runs stopped for one that precedes them, as chosen.
+        spent_s: The cost of the moves, in seconds of the whole cluster.
+        num_asked: The number of runs without a promise that searched for victims.
+        num_looked: The number of runs without a promise that checked whether room is being made for them.
+        leaving: Uids of runs that made room for others before this pass, and have not left yet.
+        least: The lowest priority of holders, by team; that of scavengers under the empty name.
+        last: The fewest points of running runs, by team.
+        vain: For similar runs, the remaining work of the shortest without worthwhile victims: longer ones have none
+            either, until a run is stopped and leaves room.
     """
 
     snapshot: Snapshot
@@ -83,13 +83,13 @@ class EvictionPass:
     vain: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def may_ask(self, workload: Workload, holders: Sequence[Workload]) -> bool:
-        """Return whether it could preempt anybody, and is not one of too many that ask in one pass."""
+        """Return whether the run may have victims, and is within the limit of such searches per pass."""
         anybody = self.would_ask(workload, holders)
         self.num_asked += anybody
         return anybody
 
     def would_ask(self, workload: Workload, holders: Sequence[Workload]) -> bool:
-        """As ``may_ask``, of one that does not ask yet."""
+        """Return the same as ``may_ask``, without counting the search."""
         if not self.snapshot.rules.preempts or self.num_asked >= self.snapshot.rules.most_promises:
             return False
         if self.least is None:
@@ -104,10 +104,10 @@ class EvictionPass:
         )
 
     def needs_no_promise(self, workload: Workload) -> bool:
-        """Return whether no room is kept idle for it yet, since it may stop those who take it meanwhile.
+        """Return whether no room is kept idle for it yet, because it may stop runs that take the room meanwhile.
 
-        That ends when its waiting has made up for what is left of it. Whoever comes from then on has fewer points, and
-        with a promise none of them goes before it: so nobody starves for whom nobody is worth stopping.
+        That ends when its waiting has made up for its remaining work. Later runs then have fewer points, and with a
+        promise none of them overtakes it: so a run without worthwhile victims does not starve.
         """
         if not self.snapshot.rules.preempts_longer or is_scavenger(workload.spec):
             return False
@@ -115,20 +115,20 @@ class EvictionPass:
         return known and self.standing.points(workload) < workload.spec.priority
 
     def may_be_next(self, holders: Sequence[Workload]) -> bool:
-        """Return whether room is being made for anybody, and this is not one of too many that look for it."""
+        """Return whether room is being made for some run, and the limit of such checks is not reached."""
         may = self.would_look(holders)
         self.num_looked += may
         return may
 
     def would_look(self, holders: Sequence[Workload]) -> bool:
-        """As ``may_be_next``, of one that does not look yet."""
+        """Return the same as ``may_be_next``, without counting the check."""
         return bool(self._leaving(holders)) and self.num_looked < self.snapshot.rules.most_promises
 
     def gone_by(self, holders: Sequence[Workload], timeline: Timeline) -> float:
-        """Return when all that make room for others have left it; minus infinity where nobody does.
+        """Return when all runs that make room for others have left; minus infinity if there are none.
 
-        Whoever could start by then is promised it, or those behind would take the room as it becomes free, part by
-        part, and be stopped for the same run again.
+        A run that could start by then gets a promise. Otherwise later runs would take the room as it becomes free, part
+        by part, and be stopped for the same run again.
         """
         held = (timeline.holdings.get(uid) for uid in self._leaving(holders))
         return max((holding.until for holding in held if holding is not None), default=-math.inf)
@@ -143,7 +143,7 @@ class EvictionPass:
         return self.leaving
 
     def may_replace(self, workload: Workload, holders: Sequence[Workload]) -> bool:
-        """Return whether anybody of its team runs that it goes before, for what is left of both."""
+        """Return whether a run of its team is running that it precedes, by the remaining work of both."""
         if not self.snapshot.rules.preempts_longer or is_scavenger(workload.spec):
             return False
         left_s = self.standing.left_s(workload)
@@ -169,13 +169,13 @@ class EvictionPass:
         is_owed: bool,
         comes_by: Callable[[Sequence[Victim]], bool],
     ) -> tuple[Victim, ...]:
-        """Return who is stopped so that the run starts sooner than it is promised.
+        """Return the runs to stop so that the run starts sooner than promised.
 
         Args:
-            holders: All that hold something.
-            there: Uids of those that are not to be stopped.
-            is_owed: The run lies within its team's guarantee.
-            comes_by: Tells of some whether the run will have their room; else they are left alone.
+            holders: All runs that hold something.
+            there: Uids of runs that are not to be stopped.
+            is_owed: Whether the run lies within its team's guarantee.
+            comes_by: Returns whether the run would get the room of given victims; otherwise they are not stopped.
         """
         if not self.snapshot.rules.preempts:
             return ()
@@ -210,7 +210,7 @@ class EvictionPass:
         return chosen
 
     def _may_preempt(self, workload: Workload, *, is_owed: bool) -> bool:
-        """Return whether anybody may have to give way to the run; those that start in this pass never do."""
+        """Return whether the run may have victims; runs that start in this pass are none."""
         if self.known is None or is_owed or "" in self.known.least:
             return True
         spec = workload.spec
@@ -225,11 +225,11 @@ class EvictionPass:
         timeline: Timeline,
         soon: float,
     ) -> tuple[Victim, ...]:
-        """Return who is stopped for a run that was chosen: scavengers first, then of those that were not chosen.
+        """Return the victims for a selected run: scavengers first, then runs that were not selected.
 
         Args:
-            soon: When whoever is stopped has left; nobody is stopped for what is free by then anyway.
-            giving_way: Uids of those that were not chosen, the first to be stopped first.
+            soon: When the victims have left; none is stopped for room that is free by then anyway.
+            giving_way: Uids of the runs that were not selected, in the order in which they are stopped.
             holders, there: As for ``victims``.
         """
         offered = self._not_chosen(giving_way, holders, there, timeline, soon)
@@ -248,13 +248,13 @@ class EvictionPass:
         soon: float,
         starts_at: float,
     ) -> tuple[tuple[Victim, ...], tuple[Victim, ...]]:
-        """Return who is stopped for a run that was chosen where those that were not chosen lie in the wrong places.
+        """Return the victims for a selected run if the runs that were not selected hold room in the wrong places.
 
-        First those that are stopped as by ``outside``, then those that were chosen as well and restart elsewhere:
-        smaller ones, which find room where a wider gang does not. As with moves they cost less than the run is spared.
+        The first are stopped as by ``outside``; the second are selected runs that restart elsewhere: smaller ones,
+        which find room where a wider gang does not. As with moves, they cost less than the run gains.
 
         Args:
-            chosen: Uids of those that should hold GPUs.
+            chosen: Uids of runs that should hold GPUs.
             starts_at: When the run would start if none of them restarted.
         """
         rules, now, whole = self.snapshot.rules, self.now, self.standing.whole
@@ -280,7 +280,7 @@ class EvictionPass:
             in_order = cheapest_nodes_first(shape, count, may_restart, rooms)
             for node, grant in parts:
                 rooms[node].take(grant)
-            # Whoever was chosen is let go first of those that are not needed.
+            # Selected runs are the first to be spared if not needed.
             last = [replace(each, cost_s=float(len(giving_way) + place)) for place, each in enumerate(in_order)]
             found = enough(shape, count, [*leaving, *last], rooms)
         costs = {each.workload.uid: each.cost_s for each in may_restart}
@@ -294,7 +294,7 @@ class EvictionPass:
     def _not_chosen(
         self, giving_way: Sequence[str], holders: Sequence[Workload], there: Set[str], timeline: Timeline, soon: float
     ) -> list[Victim]:
-        """Those that may be stopped for whoever was chosen, in this order, and would not have left by then anyway."""
+        """Return the possible victims for selected runs, in order, without those that leave by then anyway."""
         places = {uid: number for number, uid in enumerate(giving_way)}
         offered = []
         for each in holders:
@@ -319,11 +319,11 @@ class EvictionPass:
         free: FreeCapacity,
         promises: Sequence[Part],
     ) -> tuple[Move, ...]:
-        """Return who moves so that the run finds its room in one piece.
+        """Return the moves by which the run finds contiguous room.
 
         Args:
             holders, there: As for ``victims``.
-            promises: What of the room that is free now is kept for others.
+            promises: The parts of free capacity that are kept for others.
         """
         if self.known is not None and not self.known.may_resume:
             return ()
@@ -349,7 +349,7 @@ class EvictionPass:
         return moves
 
     def stop(self, victim: Victim, wanting: Workload, *, is_owed: bool) -> Change:
-        """Tell a run that it has to give way."""
+        """Return the change that preempts or shrinks a run."""
         run = victim.workload
         live = self.live(run)
         if victim.keeps:
@@ -362,7 +362,7 @@ class EvictionPass:
         return stop(run, live, Phase.PENDING, reason, reason, self.now, taken_by=message)
 
     def restart(self, victim: Victim, wanting: Workload) -> Change:
-        """Tell a run that it has to go on elsewhere."""
+        """Return the change that restarts a run elsewhere."""
         run, now = victim.workload, self.now
         message = explaining.restarts_for(wanting)
         reason = Reason(code=Code.PREEMPTED, message=message)
@@ -372,7 +372,7 @@ class EvictionPass:
         )  # fmt: skip
 
     def regroup(self, run: Workload, assigned: Assignment, beside: Sequence[str]) -> Change:
-        """Tell a run that a round of sharing sends it elsewhere, or gives its GPUs to others."""
+        """Return the change of a run that a round of sharing sends elsewhere, or whose GPUs go to others."""
         message = explaining.regroups([seat.node for seat in assigned.seats], beside)
         reason = Reason(code=Code.PREEMPTED, message=message)
         return stop(
@@ -380,7 +380,7 @@ class EvictionPass:
         )  # fmt: skip
 
     def live(self, workload: Workload) -> tuple[Pod, ...]:
-        """Its live pods, in order."""
+        """Return its live pods, in order."""
         live = [pod for pod in self.pods[workload.uid] if not pod.phase.is_final]
         return tuple(sorted(live, key=lambda pod: (pod.attempt, pod.index)))
 

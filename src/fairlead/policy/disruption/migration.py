@@ -1,8 +1,8 @@
-"""A run on its way to another place, which is kept for it until it starts there; ``defragmentation`` says who moves.
+"""Moves a run to another place, which is reserved until it starts there; ``defragmentation`` chooses the runs.
 
-The place is in the run's status from the stop notice on, so whoever comes next knows of it. While the run saves and
-leaves, what is kept counts as held; then it starts there before anybody else is looked at. When the place is gone, as
-when its node is, or when somebody stops or suspends the run, nothing is kept any more and it waits like any other.
+The place is in the run's status from the stop notice on, so the next pass knows of it. While the run saves and leaves,
+the reserved place counts as held; then the run starts there before any other is considered. If the place is gone, for
+example with its node, or if a user stops or suspends the run, the reservation ends and the run queues as usual.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from fairlead.text.quantities import plural
 
 
 def is_moving(workload: Workload) -> bool:
-    """Return whether it stops or has stopped only to go on in the place that is kept for it."""
+    """Return whether it stops or has stopped only to resume in its reserved place."""
     status = workload.status
     reason = status.reason if status.phase is Phase.PENDING else status.next_reason
     return (
@@ -30,7 +30,7 @@ def is_moving(workload: Workload) -> bool:
 
 
 def keep(workloads: Iterable[Workload], free: FreeCapacity) -> dict[str, tuple[Reservation, ...]]:
-    """The places that are kept, by uid, taken in ``free``; those that are gone are left out."""
+    """Return the reserved places by uid, allocated in ``free``; those that are gone are omitted."""
     kept = {}
     for workload in workloads:
         if not is_moving(workload):
@@ -50,17 +50,17 @@ def keep(workloads: Iterable[Workload], free: FreeCapacity) -> dict[str, tuple[R
 
 
 def coming(uid: str) -> str:
-    """Return what is kept for a run on the move, as a holding of its own."""
+    """Return the uid under which the reserved places of a moving run are held."""
     return f"{uid} on the move"
 
 
 def placed_in(seats: Sequence[Reservation]) -> tuple[Placement, ...]:
-    """The gang in the places that were kept for it."""
+    """Return the placement of a gang in its reserved places."""
     return tuple(Placement(index=index, node=seat.node, grant=seat.grant) for index, seat in enumerate(seats))
 
 
 def move_away(move: Move, wanting: Workload, pods: Mapping[str, Sequence[Pod]], now: float) -> Change:
-    """The run is told to save its work and to leave for the place that is kept for it."""
+    """Return the change that moves a run to its reserved place to make room for another."""
     run = move.workload
     live = tuple(pod for pod in pods[run.uid] if not pod.phase.is_final)
     reason = Reason(
@@ -74,13 +74,13 @@ def move_away(move: Move, wanting: Workload, pods: Mapping[str, Sequence[Pod]], 
 
 
 def change_place(run: Workload, live: tuple[Pod, ...], seats: tuple[Reservation, ...], why: str, now: float) -> Change:
-    """The run is told to save its work and to leave for a place that suits itself better, which is kept for it."""
+    """Return the change that moves a run to a place that suits it better, which is reserved."""
     reason = Reason(code=Code.MOVED, message=f"moves to {where(seats)}, {why}; it saves first and goes on from there")
     return stop(run, live, Phase.PENDING, reason, reason, now, seats=seats, moved_at=now, moved_cost_s=0.0)
 
 
 def describe_makes_room(moves: Sequence[Move]) -> str:
-    """Return what a run waits for that others move for."""
+    """Explain for which moves a run waits."""
     found = sorted((move.workload.spec.name, where(move.seats)) for move in moves)
     names = ", ".join(f"{name} has moved to {where}" for name, where in found[:3])
     more = f" and {plural(len(found) - 3, 'more run')} elsewhere" if len(found) > 3 else ""
@@ -88,5 +88,5 @@ def describe_makes_room(moves: Sequence[Move]) -> str:
 
 
 def where(seats: Sequence[Reservation]) -> str:
-    """The nodes of some places."""
+    """Return the nodes of some places."""
     return ", ".join(sorted({seat.node for seat in seats}))

@@ -1,4 +1,4 @@
-"""Acts when a node says that it is about to be taken away: its gang saves, stops, and starts elsewhere."""
+"""Handles nodes that announce their removal: their gangs save, stop, and start elsewhere."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from fairlead.text.quantities import describe_duration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaim:
-    """A gang has to leave; its ranks get this long to save."""
+    """An order for a gang to leave, with the time for its ranks to save."""
 
     reason: Reason
     grace_s: float
@@ -20,12 +20,12 @@ class Reclaim:
 
 @kept
 def leaving(nodes: tuple[Node, ...]) -> frozenset[str]:
-    """Names of the nodes that are about to go."""
+    """Return the names of nodes about to be removed."""
     return frozenset(node.name for node in nodes if node.leaving is not None)
 
 
 def reclaim(spec: GangSpec, live: Iterable[Pod], nodes: Iterable[Node]) -> Reclaim | None:
-    """Return whether a pod is on a node that is about to go; the one that goes first counts."""
+    """Return the reclaim if a pod is on such a node, by the earliest removal; None otherwise."""
     held: dict[str, bool] = {}
     for pod in live:
         held[pod.node] = held.get(pod.node, False) or bool(pod.grant.gpu_uuids)

@@ -1,18 +1,18 @@
-"""Chooses who is stopped for somebody that comes before: the cheapest whole gangs that free enough, or nobody.
+"""Chooses the runs to stop for one that precedes them: the cheapest whole gangs that free enough, or none.
 
-Three grounds. A scavenger gives way to every other run. What a team borrows gives way to a run that lies within another
-team's guarantee. Within one team a lower priority gives way to a higher one, if that costs less than it gains. Nobody
-is stopped for room that is about to be free anyway, and what a team is guaranteed is never taken for another.
+There are three grounds. A scavenger yields to every other run. What a team borrows yields to a run within another
+team's guarantee. Within one team a lower priority yields to a higher one, if that costs less than it gains. No run is
+stopped for room that is about to be free anyway, and a team's guarantee is never taken for another team.
 
 Cost and gain are in seconds of the whole cluster. A victim costs its dominant share times the work since its newest
-checkpoint and ``RESTART_S``; that is an upper bound, for a stop notice lets it save just in time. The gain is the
-dominant share of the run that starts times the wait that it is spared.
+checkpoint and ``RESTART_S``; that is an upper bound, since the stop notice lets it save just in time. The gain is the
+dominant share of the starting run times the wait that it is spared.
 
-An elastic gang may go on with fewer nodes, down to its smallest size, or to what is within its team's guarantee. If it
-is enough that some do, nobody is stopped for good; each then restarts, and costs as much as one that is stopped.
+An elastic gang may continue with fewer nodes, down to its smallest size, or to what is within its team's guarantee. If
+shrinking suffices, no run is stopped altogether; each shrunk gang restarts, and costs as much as a stopped one.
 
-Victims are added cheapest first until the gang fits, then those that are not needed are let go, the dearest first; so
-no smaller set of the same ones would do. Each step counts how many members fit on the nodes of one victim.
+Victims are added cheapest first until the gang fits, then unneeded ones are dropped, the most expensive first; so no
+smaller set of the same ones would do. Each step counts how many pods fit on the nodes of one victim.
 """
 
 import math
@@ -27,7 +27,7 @@ from fairlead.policy.queue.quotas import is_scavenger
 from fairlead.policy.queue.timeline import Timeline, members
 from fairlead.state.snapshot import Intent, Phase, Pod, Workload
 
-# From a stop notice until the work goes on elsewhere, besides the wait for room.
+# From a stop notice until the work resumes elsewhere, without the wait for room.
 RESTART_S = 60.0
 
 
@@ -36,9 +36,9 @@ class Victim:
     """A run that may be stopped.
 
     Attributes:
-        cost_s: Seconds of the whole cluster that stopping it costs.
-        by_priority: It has to give way only because of its priority, so cost and gain are compared.
-        keeps: How many nodes an elastic gang goes on with; 0 when it is stopped.
+        cost_s: The cost of stopping it, in seconds of the whole cluster.
+        by_priority: Whether it yields only because of its priority, so that cost and gain are compared.
+        keeps: The number of nodes with which an elastic gang continues; 0 if it is stopped.
     """
 
     workload: Workload
@@ -60,13 +60,13 @@ def victims(
     whole: Capacity,
     now: float,
 ) -> tuple[list[Victim], list[Victim]]:
-    """Elastic gangs that may go on with fewer nodes for a run; and those that may be stopped for it; cheapest first.
+    """Return elastic gangs that may shrink for a run, and runs that may be stopped for it; cheapest first.
 
     Args:
-        is_owed: The run lies within its team's guarantee.
-        kept: How many nodes of runs lie within their own teams' guarantees.
-        barred: Nodes to which the run cannot go.
-        points: By which those that wait have their turns, so that nobody is stopped for one that would go behind it.
+        is_owed: Whether the run lies within its team's guarantee.
+        kept: The number of nodes of runs within their own teams' guarantees.
+        barred: Nodes that the run cannot use.
+        points: The scores of pending runs, so that no run is stopped for one that would queue behind it.
     """
     smaller, found = list[Victim](), list[Victim]()
     if is_scavenger(wanting.spec):
@@ -107,12 +107,12 @@ def _victim(
 
 
 def cost(workload: Workload, pods: Iterable[Pod], whole: Capacity, now: float) -> float:
-    """Return what it costs to stop a run now, in seconds of the whole cluster."""
+    """Return the cost of stopping a run now, in seconds of the whole cluster."""
     return dominant_share(asked(workload.gang, whole), whole) * restart_s(workload, pods, now)
 
 
 def restart_s(workload: Workload, pods: Iterable[Pod], now: float) -> float:
-    """Return how far the run is thrown back at most, in seconds, when it is stopped now and starts again."""
+    """Return the maximum time in seconds that a run loses when it is stopped now and restarted."""
     progress = workload.progress
     began = min((pod.created_at for pod in pods), default=now)
     saved = progress.checkpoint_at if progress is not None and progress.checkpoint_at is not None else began
@@ -128,10 +128,10 @@ def choose(
     whole: Capacity,
     now: float,
 ) -> tuple[Victim, ...]:
-    """Whom to stop so that the run can start; nobody when that is not enough, or costs more than it gains.
+    """Return the runs to stop so that the run can start; empty if they do not suffice, or cost more than it gains.
 
     Args:
-        starts_at: When it would start if nobody were stopped; infinity when nobody can say.
+        starts_at: Its start without preemption; infinity if unknown.
     """
     shape, count = shape_of(wanting.spec, timeline.doors), wanting.spec.nodes
     if not offered:
@@ -151,7 +151,7 @@ def choose(
 
 
 def gain(wanting: Workload, spared_s: float, whole: Capacity) -> float:
-    """Return what it is worth that a run waits so much less, in seconds of the whole cluster."""
+    """Return the value of sparing a run this much waiting, in seconds of the whole cluster."""
     share = dominant_share(asked(wanting.spec, whole), whole)
     return math.inf if spared_s == math.inf else share * max(0.0, spared_s)
 
@@ -159,13 +159,13 @@ def gain(wanting: Workload, spared_s: float, whole: Capacity) -> float:
 def enough(
     shape: Shape, count: int, offered: Sequence[Victim], rooms: Mapping[str, NodeCapacity]
 ) -> tuple[Victim, ...]:
-    """Of those offered, in their order, as few as it takes; none when all of them are not enough, or none is needed."""
+    """Return as few victims as needed, in order; none if all of them do not suffice, or none is needed."""
     fits = {name: members(room, shape, count) for name, room in rooms.items()}
     total = sum(fits.values())
     taken: list[Victim] = []
 
     def count_as(victim: Victim, times: int) -> int:
-        """Return how many members fit, more or fewer, once a victim's room counts as held (1) or given back (-1)."""
+        """Return the change in fitting pods if a victim's room counts as held (1) or released (-1)."""
         for node, grant in victim.parts:
             rooms[node].take(grant, times)
         change = 0

@@ -1,17 +1,17 @@
-"""Chooses who of a team is stopped for a run that has less left to do: only when less is waited for that in all.
+"""Chooses runs of a team to stop for one with less remaining work, if that reduces total waiting.
 
-The exchange of two neighbours in an order (Smith, 1956), with work flowing through the cluster as through one
-machine: if A goes before B, which holds the room, B waits for A's work and for what it is thrown back itself; A is
-spared B's work. With several in place of B each of them waits, and A is spared the work of all. So it is in seconds
-of the whole cluster (``fairlead.policy.queue.queue_score``), each run counting as one, and rests on what is known of
-what is left (``fairlead.policy.queue.remaining_work``). Counted in seconds by the clock a wide gang would hardly ever
-be worth its room, for which it waits until all of it is free at once, while others go on taking parts of it.
+The argument is the exchange of two neighbours in an order (Smith, 1956), with work flowing through the cluster as
+through one machine: if A goes before B, which holds the room, B waits for A's work and for its own lost work; A is
+spared B's work. With several runs in place of B each of them waits, and A is spared the work of all. So costs are in
+seconds of the whole cluster (``fairlead.policy.queue.queue_score``), each run counting as one, and rest on estimates of
+remaining work (``fairlead.policy.queue.remaining_work``). In wall-clock seconds a wide gang would hardly ever justify
+its room, for which it waits until all of it is free at once, while others keep taking parts of it.
 
-A run gives way only to one that has more points, so two never take turns: who waits gains points, and who runs has less
-and less left. And only to one that is over, and it where it was, before it would itself have been over: nobody is put
-back by more than what was left of it. Who has never saved a checkpoint is stopped in its first start only, since it
-begins from nothing each time. Nobody gives way to one that would soon start anyway. Those with the most work left are
-stopped first, as few as it takes. For H holders: H counts of how many members fit.
+A run yields only to one with more points, so two never alternate: a waiting run gains points, and a running one has
+less and less left. And it yields only to one that is over, and itself back in place, before it would itself have been
+over: no run is delayed by more than its own remaining time. A run that never saved a checkpoint is stopped in its first
+attempt only, since it starts from scratch each time. No run yields to one that would soon start anyway. Runs with the
+most work left are stopped first, as few as needed. For H holders: H counts of how many pods fit.
 """
 
 import math
@@ -36,10 +36,10 @@ def replaced(
     *,
     starts_at: float,
 ) -> tuple[Victim, ...]:
-    """Whom to stop so that the run can start; nobody when that is not enough, or costs more than it gains.
+    """Return the runs to stop so that the run can start; empty if they do not suffice, or cost more than it gains.
 
     Args:
-        starts_at: When it would start at the latest if nobody were stopped; infinity when nobody can say.
+        starts_at: Its latest start without preemption; infinity if unknown.
     """
     if standing.left_s(wanting) is None:
         return ()
@@ -58,7 +58,7 @@ def replaced(
         if not chosen:
             return ()
         ending = enough(shape, count, running, rooms)
-    # Those that are stopped end by themselves at the times that they have as their cost in ``running``.
+    # The stopped runs would end by themselves at the times that ``running`` has as their cost.
     ends_at = now + max((each.cost_s for each in ending), default=math.inf)
     if min(starts_at, ends_at) - leave_at <= RESTART_S:
         return ()
@@ -66,7 +66,7 @@ def replaced(
 
 
 def pays(chosen: Sequence[Victim], standing: Standing) -> bool:
-    """Return whether more work is left of those chosen than they wait for, in seconds of the whole cluster."""
+    """Return whether the chosen runs have more work left than they wait, in seconds of the whole cluster."""
     return sum(standing.work_s(each.workload) for each in chosen) > sum(each.cost_s for each in chosen)
 
 
@@ -93,7 +93,7 @@ def _goes_behind(workload: Workload, wanting: Workload, pods: Mapping[str, Seque
 
 
 def _offer(workload: Workload, pods: Mapping[str, Sequence[Pod]], standing: Standing) -> Victim:
-    """A run that ends by itself after what is left of it, which is its cost here; infinity where nothing is known."""
+    """Return a run as a victim whose cost is its remaining time; infinity if unknown."""
     left_s = standing.left_s(workload)
     parts = tuple((pod.node, pod.grant) for pod in _live(workload, pods))
     return Victim(workload=workload, parts=parts, cost_s=math.inf if left_s is None else left_s, by_priority=True)
@@ -104,7 +104,7 @@ def _soonest(victim: Victim) -> tuple[float, str]:
 
 
 def _with_cost(victim: Victim, wanting: Workload, pods: Mapping[str, Sequence[Pod]], standing: Standing) -> Victim:
-    """The same, with what it waits, and is thrown back, when it gives way."""
+    """Return the victim with the cost of yielding: its wait and its lost work."""
     thrown_back_s = cost(victim.workload, _live(victim.workload, pods), standing.whole, standing.now)
     return replace(victim, cost_s=standing.work_s(wanting) + thrown_back_s)
 

@@ -1,1 +1,1 @@
-"""Runs among several clusters: which one has each, when nodes are rented, when one comes home. No I/O here."""
+"""Decides which cluster runs each run of a fleet, when nodes are rented, and when runs return. No I/O here."""

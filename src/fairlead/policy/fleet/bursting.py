@@ -1,10 +1,10 @@
-"""Choose the runs that leave the queue of one's own nodes for rented ones, so that waits stay within what is allowed.
+"""Chooses the runs that leave the queue of owned nodes for rented ones, so that waits stay within a limit.
 
-A job waits while the waiting that it causes, its own and that of those behind it, is worth the money: while it is at
-most k (units x hours)^2, where k follows how much of the allowed average wait is left over so far. The square keeps
-large jobs, of which few cost most of the money. Those that wait are booked shortest first, which lets more of them wait
-for less. Starburst (Luo et al., USENIX ATC 2024) sets the problem and the figures beside which ``benchmarks.burst``
-puts this rule. Units are GPUs, or cores of jobs without GPUs.
+A job waits while the waiting that it causes, its own and that of later jobs, is worth the saved money: while it is at
+most k (units x hours)^2, where k follows how much of the allowed average wait is left so far. The square keeps large
+jobs, a few of which account for most of the cost. Waiting jobs are booked shortest first, which lets more of them wait
+for less. Starburst (Luo et al., USENIX ATC 2024) defines the problem and the figures with which ``benchmarks.burst``
+compares this rule. Units are GPUs, or cores for jobs without GPUs.
 """
 
 import math
@@ -12,31 +12,31 @@ from collections.abc import Sequence
 
 from fairlead.frozen import dataclass
 
-# One setting for all loads; k is START times the allowed wait where waits are just as allowed.
+# One setting for all loads; k is START times the allowed wait when waits are exactly as allowed.
 START = 0.3
-# How fast k follows, for each allowed wait that is saved or overdrawn.
+# The change of log k for each allowed wait that is saved or overdrawn.
 GAIN = 0.02
-# Of the allowed wait so much is used, as the last waits are known only when they are over.
+# The part of the allowed wait to use, because the last waits are known only when they are over.
 PART = 0.985
-# Of those that wait, so many at most are looked at, the oldest first: the work grows with the cube of their number.
+# The maximum number of waiting jobs considered, oldest first: the work grows with the cube of their number.
 MOST_WAITING = 48
-# What runs longer than it was expected to ends at any time.
+# A job that runs longer than expected may end at any time.
 _SOON_H = 1e-3
 _EPS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job that waits.
+    """A waiting job.
 
     Attributes:
-        name: Tells it from others; lower ones come first where all else is equal.
-        arrived_h: When it came, in hours.
-        hours: How long it is expected to run.
-        units: Of each node that it takes.
-        nodes: How many nodes it takes at once.
-        may_use: Nodes that suit it; None for all.
-        may_leave: It may be sent away; False for one that only has to be waited for.
+        name: Its identifier; lower ones come first in ties.
+        arrived_h: Its arrival, in hours.
+        hours: Its expected duration.
+        units: Units of each of its nodes.
+        nodes: The number of nodes it uses at once.
+        may_use: Suitable nodes; None for all.
+        may_leave: Whether it may leave; False for one that only occupies the queue.
     """
 
     name: int
@@ -59,7 +59,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booking:
-    """Start of a job: its time in hours, and its nodes."""
+    """The start of a job: its time in hours, and its nodes."""
 
     job: Job
     start_h: float
@@ -68,7 +68,7 @@ class Booking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """The average wait that is allowed, hours; how many jobs have come; how long those waited that wait no more."""
+    """The allowed average wait in hours, the number of jobs so far, and the total wait of those that no longer wait."""
 
     allowed_h: float
     num_jobs: int
@@ -76,7 +76,7 @@ class Waits:
 
 
 Span = tuple[float, float, float]
-"""Begin and end in hours, and the units that are taken meanwhile."""
+"""Beginning and end in hours, and the units taken."""
 
 
 def book(waiting: Sequence[Job], held: Sequence[Held], now: float, *, sizes: Sequence[float]) -> list[Booking]:
@@ -105,7 +105,7 @@ def book(waiting: Sequence[Job], held: Sequence[Held], now: float, *, sizes: Seq
 def choose_leaving(
     waiting: Sequence[Job], held: Sequence[Held], now: float, waits: Waits, *, sizes: Sequence[float]
 ) -> list[Job]:
-    """Choose those of the waiting jobs that go away now, the least worth their wait first."""
+    """Return the waiting jobs that should leave now, those whose wait is worth least first."""
     staying = sorted(waiting, key=lambda job: (job.arrived_h, job.name))[:MOST_WAITING]
     gone: list[Job] = []
     pending_h = sum(now - job.arrived_h for job in waiting if job.may_leave)
@@ -152,7 +152,7 @@ def _booking(job: Job, taken: Sequence[Sequence[Span]], now: float, sizes: Seque
 
 
 def _earliest(spans: Sequence[Span], job: Job, now: float, size: float) -> tuple[float, float]:
-    """Return the earliest start on a node, and what is free there beside the job then."""
+    """Return the earliest start on a node, and the units free there beside the job then."""
     for start in [now, *sorted(end for _, end, _ in spans if end > now)]:
         if _free(spans, start, job.hours, size) + _EPS >= job.units:
             return start, _free(spans, start, 0.0, size) - job.units
@@ -160,7 +160,7 @@ def _earliest(spans: Sequence[Span], job: Job, now: float, size: float) -> tuple
 
 
 def _free(spans: Sequence[Span], start: float, hours: float, size: float) -> float:
-    """Return the units of a node that are free from a time on for so long."""
+    """Return the units of a node that are free throughout a time."""
     end = start + hours
     moments = [start, *(begin for begin, _, _ in spans if start < begin < end - _EPS)]
     return min(size - sum(units for begin, until, units in spans if begin <= at + _EPS < until) for at in moments)

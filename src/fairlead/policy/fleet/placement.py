@@ -1,8 +1,8 @@
-"""Decide which cluster of a fleet has each run: one's own first, rented ones when waiting costs more, and home again.
+"""Decides which cluster of a fleet runs each run: owned ones first, rented ones if waiting costs more, and back.
 
-A run has a copy in one cluster at most. It leaves one by being suspended there, which saves a checkpoint, and then
-deleted; only when that was seen does another cluster get it. So a cluster that does not answer keeps what it has,
-however long it stays away, and nothing runs twice when it comes back.
+A run has a copy in at most one cluster. It leaves one by being suspended there, which saves a checkpoint, and then
+deleted; only after that was seen does another cluster get it. So a cluster that does not answer keeps its runs, however
+long it is unreachable, and nothing runs twice when it comes back.
 """
 
 from collections import defaultdict
@@ -20,11 +20,11 @@ from fairlead.specs.training import Training
 from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, Room, Stage, units_of_node
 from fairlead.state.snapshot import Intent, Phase
 
-# A run comes home only for what costs clearly more than its move: a checkpoint, a start and the way to its step again.
+# A run returns only if its remaining time clearly exceeds a move: a checkpoint, a start and repeated steps.
 WORTH_S = 1800.0
-# Since its last move, so that two clusters do not pass a run to and fro.
+# The minimum time since its last move, so that a run does not alternate between two clusters.
 SETTLED_S = 600.0
-# A cluster that does not take a run, for its name perhaps, is asked again after this time.
+# A cluster that rejects a run, for example because of its name, is retried after this time.
 RETRY_S = 60.0
 _HOUR_S = 3600.0
 _RAN = (Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING, Phase.SUSPENDED)
@@ -32,7 +32,7 @@ _RAN = (Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING, Phase.SUSPENDED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _World:
-    """A fleet with what was seen of its clusters, and how long runs took, in seconds and rising, by their kind."""
+    """A fleet with the observed state of its clusters, and past durations in seconds by kind of run, ascending."""
 
     fleet: Fleet
     seen: Mapping[str, ClusterSeen]
@@ -41,10 +41,10 @@ class _World:
 
 
 def decide_fleet(snapshot: FleetSnapshot, fleet: Fleet, now: float) -> tuple[FleetRun, ...]:
-    """Decide what changes of the runs of a fleet: those of which something does, as they are from now on.
+    """Return the changed runs of a fleet in their new state.
 
-    A cluster follows from the records alone: it makes the copies that are to be there, lets those go that are Leaving,
-    and stops those that are to stop.
+    Clusters act on these records alone: they create the copies that should exist, delete those that are Leaving, and
+    stop those with a stop intent.
     """
     world = _World(fleet=fleet, seen=snapshot.seen, took_s=_took_s(snapshot.runs), now=now)
     judged = _place([_judge(run, snapshot.seen, fleet, now) for run in snapshot.runs], world)
@@ -56,12 +56,12 @@ def decide_fleet(snapshot: FleetSnapshot, fleet: Fleet, now: float) -> tuple[Fle
 
 
 def has_started_meanwhile(run: FleetRun, copy: Copy) -> bool:
-    """Return whether a run that was to leave a queue has come to its turn before it was asked to leave."""
+    """Return whether a run that was to leave a queue has started before it was asked to leave."""
     return run.waits_to_start and copy.has_pods and copy.intent is Intent.RUN
 
 
 def expected_s(spec: Training, took_s: Mapping[tuple[str, str], Sequence[float]]) -> float:
-    """Return how long a run takes: as it says itself, as others of its name took, its limit, or ``UNKNOWN_S``."""
+    """Return the expected duration of a run: declared, by others of its name, its limit, or ``UNKNOWN_S``."""
     if spec.expected_duration_s is not None:
         return spec.expected_duration_s
     learnt = enough_s(took_s.get(kind_of(spec), ()))
@@ -69,12 +69,12 @@ def expected_s(spec: Training, took_s: Mapping[tuple[str, str], Sequence[float]]
 
 
 def dollars_an_hour(run: FleetRun, member: Member) -> float:
-    """Return what an hour of a run costs in a cluster."""
+    """Return dollars per hour of a run in a cluster."""
     return run.units * (member.gpu_price if run.has_gpus else member.cpu_price)
 
 
 def dollars_so_far(run: FleetRun, fleet: Fleet, now: float) -> float:
-    """Return what a run has cost for rented nodes up to now."""
+    """Return the cost of a run for rented nodes up to now."""
     member = fleet.clusters.get(run.cluster or "")
     if run.rented_since is None or member is None:
         return run.spent
@@ -82,7 +82,7 @@ def dollars_so_far(run: FleetRun, fleet: Fleet, now: float) -> float:
 
 
 def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: float) -> FleetRun:
-    """Return a run with what its cluster tells of it."""
+    """Return a run updated by its cluster's report."""
     if run.stage is Stage.ENDED:
         return run
     if run.cluster is None:
@@ -112,13 +112,13 @@ def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: fl
 
 
 def _is_being_removed(run: FleetRun, copy: Copy) -> bool:
-    """Return whether a copy is over only because the fleet has it deleted, so that another cluster gets the run."""
+    """Return whether a copy is over only because the fleet has deleted it for another cluster."""
     is_leaving = run.stage is Stage.LEAVING and run.intent is Intent.RUN
     return is_leaving and copy.phase is Phase.STOPPED and copy.intent is Intent.DELETE
 
 
 def _without_copy(run: FleetRun, there: ClusterSeen, fleet: Fleet, now: float) -> FleetRun:
-    """Return a run of which its cluster, which answers, has no copy."""
+    """Return the new state of a run of which its cluster, which answers, has no copy."""
     cluster = run.cluster or ""
     if run.stage is Stage.PLACING:
         if run.intent is Intent.STOP:
@@ -145,7 +145,7 @@ def _end(run: FleetRun, phase: Phase, reason: str, fleet: Fleet, now: float) -> 
 
 
 def _observed(run: FleetRun, copy: Copy, fleet: Fleet, now: float) -> FleetRun:
-    """Return a run with what its copy tells: its progress, since when it runs and whether it is paid for."""
+    """Return a run updated by its copy: its progress, start and rented time."""
     has_run = copy.started_at is not None or copy.phase in _RAN
     run = replace(
         run,
@@ -156,7 +156,7 @@ def _observed(run: FleetRun, copy: Copy, fleet: Fleet, now: float) -> FleetRun:
         total_steps=run.total_steps if copy.total_steps is None else copy.total_steps,
         checkpoint_step=run.checkpoint_step if copy.checkpoint_step is None else copy.checkpoint_step,
         started_at=(copy.started_at or now) if run.started_at is None and has_run else run.started_at,
-        # A copy that saved nothing is followed by one that begins where it began.
+        # The copy after one that saved nothing begins where that one began.
         origin=run.origin if copy.place is None else copy.place,
     )
     if copy.has_pods and run.rented_since is None and fleet.clusters[run.cluster or ""].is_rented:
@@ -179,7 +179,7 @@ def _where(run: FleetRun, copy: Copy) -> str:
 
 
 def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
-    """Return the runs, each Queued one with the cluster that is to have it, where there is one."""
+    """Return the runs, with a cluster assigned to each Queued one if possible."""
     found: list[FleetRun] = []
     held = _held_units(runs)
     for run in runs:
@@ -187,7 +187,7 @@ def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
             found.append(run)
             continue
         why: list[str] = []
-        own = 0.0 if run.target is None else run.units  # the place that is kept for it is not in its way
+        own = 0.0 if run.target is None else run.units  # the place reserved for it does not block it
         held[run.target or "", run.has_gpus] -= own
         target = next(_clusters_for(run, world, held, why), None)
         if target is None:
@@ -205,7 +205,7 @@ def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
         reason = "; ".join((f"goes to {target}, {price}", *why))
         run = replace(run, stage=Stage.PLACING, since=world.now, cluster=target, target=None, reason=reason)
         if world.fleet.clusters[target].is_rented and run.started_at is None:
-            run = replace(run, started_at=world.now)  # nodes come when they are asked for: it waits no more for a turn
+            run = replace(run, started_at=world.now)  # rented nodes come on request, so it no longer waits for a turn
         found.append(run)
     return found
 
@@ -220,8 +220,7 @@ def _silent_own(run: FleetRun, world: _World) -> Iterator[str]:
 def _clusters_for(
     run: FleetRun, world: _World, held: Mapping[tuple[str, bool], float], why: list[str]
 ) -> Iterator[str]:
-    """Yield the clusters that may have a run, the one it is meant for first, then the cheapest; add to ``why`` what
-    speaks against the others."""
+    """Yield the clusters that may get a run, its target first, then the cheapest; add obstacles to ``why``."""
     order = sorted(
         world.fleet.clusters, key=lambda name: (name != run.target, dollars_an_hour(run, world.fleet.clusters[name]))
     )
@@ -251,9 +250,9 @@ def _beyond(run: FleetRun, member: Member, held: float) -> str | None:
 
 
 def _held_units(runs: Iterable[FleetRun]) -> dict[tuple[str, bool], float]:
-    """Return the GPUs, or cores of those without, that runs of the fleet have or are to have in each cluster.
+    """Return the GPUs, or cores of runs without GPUs, that runs of the fleet hold or will hold in each cluster.
 
-    One on its way between two counts in both: it holds the first until it is gone, and must find room in the other.
+    A run on its way between two counts in both: it holds the first until it is gone, and needs room in the other.
     """
     held: dict[tuple[str, bool], float] = defaultdict(float)
     for run in _unfinished(runs):
@@ -271,7 +270,7 @@ def _price(run: FleetRun, member: Member, seconds: float) -> str:
 
 
 def _burst(runs: Sequence[FleetRun], world: _World) -> Iterator[FleetRun]:
-    """Yield those that leave the queue of an own cluster for a rented one, as they are from now on."""
+    """Yield the runs that leave the queue of an owned cluster for a rented one, in their new state."""
     held = _held_units(runs)
     for name, room in _own_rooms(world):
         for has_gpus in (True, False):
@@ -279,7 +278,7 @@ def _burst(runs: Sequence[FleetRun], world: _World) -> Iterator[FleetRun]:
             if not waiting:
                 continue
             board = _Board(room, has_gpus)
-            # Those that no rented cluster could take are waited for like the runs of others.
+            # Runs that no rented cluster could take count as waiting like runs of others.
             may_leave = {run.uid for run in waiting if _rented_for(run, world, held) is not None}
             jobs = [
                 board.job(run, run.number, expected_s(run.spec, world.took_s), may_leave=run.uid in may_leave)
@@ -294,7 +293,7 @@ def _burst(runs: Sequence[FleetRun], world: _World) -> Iterator[FleetRun]:
                 run = by_number[job.name]
                 target = _rented_for(run, world, held)
                 if target is None:
-                    continue  # the others of now have taken what it is allowed
+                    continue  # earlier ones of this pass have used its limit
                 held[target, has_gpus] += run.units
                 price = _price(run, world.fleet.clusters[target], expected_s(run.spec, world.took_s))
                 reason = f"leaves the queue of {name}: waiting there costs more than {target}, {price}"
@@ -317,11 +316,11 @@ def _waits(runs: Iterable[FleetRun], fleet: Fleet, has_gpus: bool) -> Waits:
 
 
 def _bring_home(runs: Sequence[FleetRun], world: _World) -> Iterator[FleetRun]:
-    """Yield one run at most that leaves a rented cluster for an own one with room for it, the dearest first."""
+    """Yield at most one run that leaves a rented cluster for an owned one with room, the most expensive first."""
     held = _held_units(runs)
     for name, room in _own_rooms(world):
         if room.others or any(run.cluster == name and run.phase is Phase.PENDING for run in _unfinished(runs)):
-            continue  # there is no room while anybody waits for it, or is on the way there
+            continue  # there is no room while another run waits for it, or is on its way there
         away = [run for run in runs if _may_come_home(run, world)]
         for run in sorted(
             away, key=lambda run: (-dollars_an_hour(run, world.fleet.clusters[run.cluster or ""]), run.number)
@@ -349,7 +348,7 @@ def _may_come_home(run: FleetRun, world: _World) -> bool:
 
 
 def _left_s(run: FleetRun, world: _World) -> float:
-    """Return how long a run still takes, by its steps where it tells them."""
+    """Return the remaining time of a run, by its steps if it reports them."""
     done_s = 0.0 if run.started_at is None else max(0.0, world.now - run.started_at)
     if run.step and run.total_steps and done_s:
         return done_s * max(0, run.total_steps - run.step) / run.step
@@ -376,7 +375,7 @@ def _took_s(runs: Iterable[FleetRun]) -> dict[tuple[str, str], list[float]]:
 
 
 class _Board:
-    """The nodes of a cluster as ``bursting`` counts them: by their GPUs, or by the cores of those that ask for none."""
+    """The nodes of a cluster as counted by ``bursting``: by GPUs, or by cores for runs without GPUs."""
 
     def __init__(self, room: Room, has_gpus: bool) -> None:
         self._room = room
@@ -392,7 +391,7 @@ class _Board:
         ]
 
     def others(self) -> list[Job]:
-        """Return the runs of others that wait there."""
+        """Return the pending runs of others there."""
         return [
             self._job(each.spec, -1 - number, each.since, each.takes_s, may_leave=False)
             for number, each in enumerate(self._room.others)

@@ -1,4 +1,4 @@
-"""Read off a cluster's snapshot what a fleet needs to know of its room: nodes, what is held until when, who waits."""
+"""Extracts a cluster's room from its snapshot: nodes, what is held until when, and pending runs."""
 
 from collections import defaultdict
 from collections.abc import Container, Mapping
@@ -7,7 +7,7 @@ from fairlead.policy.queue.durations import durations_of
 from fairlead.state.fleets import HeldNode, OtherRun, Room
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu, Intent, Phase, Pod, Snapshot
 
-# What a run is taken to need of which nothing is known: no limit, no estimate, no earlier run of its name.
+# The assumed duration of a run without limit, estimate or earlier run of its name.
 UNKNOWN_S = 4 * 3600.0
 
 
@@ -32,7 +32,7 @@ def room_of(snapshot: Snapshot, own: Container[str], now: float) -> Room:
         if waits and workload.uid not in own:
             takes_s = min(durations.length_s(workload, now), UNKNOWN_S)
             others.append(OtherRun(spec=workload.spec, since=workload.status.since, takes_s=takes_s))
-    # What is left is of no run of ours: nobody says when it ends.
+    # The rest belongs to no workload here: its end is unknown.
     held += [_held(pod, gpus, now + UNKNOWN_S) for each in pods.values() for pod in each]
     nodes = tuple(node for node in snapshot.nodes if node.ready and node.closed is None and node.leaving is None)
     return Room(nodes=nodes, held=tuple(held), others=tuple(others))

@@ -1,1 +1,1 @@
-"""Decides on which nodes and devices a gang goes."""
+"""Decides on which nodes and devices a gang is placed."""

@@ -1,15 +1,16 @@
-"""Estimates the worth of free room on a device: how much of it the pods still to come are expected to use.
+"""Estimates the value of free capacity on a device: how much of it future pods are expected to use.
 
-Take so many pods of the task mix as candidates for one device (a Poisson number of each shape). Of those, the set that
-uses most of ``f`` thousandths with at most ``c`` cores uses ``E(f, c)`` of the device, the mean over many samples. The
-set with the fewest cores for each width is a subset sum, solved for all samples at once.
+Draw a number of pods of the task mix as candidates for one device (a Poisson number of each shape). Of those, the set
+that uses most of ``f`` thousandths with at most ``c`` cores uses ``E(f, c)`` of the device, the mean over many samples.
+The set with the fewest cores for each width is a subset sum, solved for all samples at once.
 
-Pods that fit must be taken, though, and one that needs more than half of a device finds few places, so that it is not
-the best of many that comes but any. What such pods of the mix lose on average against ``E`` comes off the worth.
+However, pods that fit must be placed, and one that needs more than half of a device fits few places, so an arbitrary
+one is placed there rather than the best of many. The mean loss of such pods of the mix against ``E`` is subtracted.
 
-The table holds the conjugate of E in cores, the most of ``E(f, c) - p c`` over c, at some prices ``p`` of a core. A
-node with several devices and ``C`` cores is then worth the least over p of ``p C`` plus the sum over its devices: the
-best split of the cores among them, by Lagrangian duality, exact but for the steps of the prices where E is concave.
+The table holds the conjugate of E in cores, the maximum of ``E(f, c) - p c`` over c, at some prices ``p`` of a core.
+The value of a node with several devices and ``C`` cores is then the minimum over p of ``p C`` plus the sum over its
+devices: the best split of the cores among them, by Lagrangian duality, exact up to the steps of the prices where E is
+concave.
 """
 
 from functools import lru_cache
@@ -26,17 +27,17 @@ from fairlead.policy.placement.task_mix import TaskMix
 
 Floats = NDArray[np.float64]
 
-# What is free is rounded down to these thousandths of a device, what is needed is rounded up.
+# Free amounts are rounded down to this many thousandths of a device, needs are rounded up.
 STEP_MILLI = 10
 LEVELS = WHOLE_GPU // STEP_MILLI + 1
-# Prices of a core in devices. At the highest a pod must use a whole device with one core to be worth its cores.
+# Prices of a core in devices. At the highest, a pod must use a whole device with one core to justify its cores.
 PRICES: Floats = np.concatenate([[0.0], np.geomspace(0.004, 1.0, 23)])
-# Cores considered for one device.
+# Numbers of cores considered for one device.
 CORES = np.concatenate([np.arange(0.0, 16.0, 0.5), np.arange(16.0, 49.0, 2.0)]).astype(np.float32)
 NUM_SAMPLES = 1000
-# Pods wider than this have a device to themselves, but for what fits beside them.
+# Pods wider than this have a device to themselves, except for what fits beside them.
 HALF = (LEVELS - 1) // 2
-# How much of what they lose counts: on six lists as good from 1 to 1.6; see docs/decisions/0005.
+# The weight of their loss: on six lists values from 1 to 1.6 were equally good; see docs/decisions/0005.
 FORCED_WEIGHT = 1.3
 # Shares count as at least this part of the pods with one device.
 LEAST_SHARES = 0.1
@@ -44,12 +45,12 @@ LEAST_SHARES = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The demand that one kind of device may expect, for each pair of width and cores that was asked for.
+    """The demand for one kind of device, for each requested pair of width and cores.
 
     Attributes:
         widths: Steps of one device.
-        cores: Cores that go with each device.
-        rates: Expected number for each candidate.
+        cores: Cores per device.
+        rates: Expected number per candidate.
     """
 
     widths: tuple[int, ...] = ()
@@ -58,10 +59,10 @@ class Demand:
 
 
 def demands(mix: TaskMix, fleet: Fleet) -> tuple[Demand, ...]:
-    """The demand for each kind of device of the fleet.
+    """Return the demand for each kind of device of the fleet.
 
-    Candidates are counted by the shares, which alone can fill what a share leaves; whole devices come on top. What only
-    some kinds can serve comes to those the more often. Nothing but shapes that the fleet can serve counts.
+    Candidates are counted by the shares, since only shares can fill the rest beside a share; whole devices are added.
+    Demand that only some kinds can serve goes to those in proportion. Only shapes that the fleet can serve count.
     """
     return _demands((mix.items(), fleet.frame))
 
@@ -83,7 +84,7 @@ def _demands(asked: tuple[tuple[tuple[Shape, int], ...], Frame]) -> tuple[Demand
 
 
 def _num_that_fill(served: list[tuple[Shape, int, Mask]]) -> float:
-    """Return how many pods count as candidates: the shares; all pods when none has just one device."""
+    """Return how many pods count as candidates: the shares; all pods if none has just one device."""
     single = sum(n for shape, n, _ in served if shape.num_gpus == 1)
     shares = sum(n for shape, n, _ in served if shape.is_share)
     return max(shares, LEAST_SHARES * single) or sum(n for _, n, _ in served)
@@ -100,15 +101,15 @@ def _demand(entries: dict[tuple[int, float], float]) -> Demand:
 
 @lru_cache(maxsize=256)
 def table(demand: Demand, num_candidates: float, forced: float = 1.0) -> Floats:
-    """Worth in devices of free steps on one device at each of ``PRICES`` (LEVELS, prices), read-only.
+    """Return the value, in devices, of free steps on one device at each of ``PRICES`` (LEVELS, prices), read-only.
 
-    The same demand has the same samples and so the same table.
+    Samples are deterministic: equal demands have equal tables.
 
     Args:
-        forced: How much of what forced pods lose counts: 1 in a fleet that only fills up, 0 where rooms come back.
+        forced: The weight of the loss of forced pods: 1 in a fleet that only fills up, 0 if pods keep leaving.
     """
     fewest = _fewest_cores(demand, num_candidates)
-    # Where pods ask for few widths, most levels cannot be filled exactly and are worth what the one below them is.
+    # If pods request few widths, most levels cannot be filled exactly and have the value of the next lower one.
     filled = np.flatnonzero(np.isfinite(fewest).any(axis=1))
     steps = filled.astype(np.uint8)[:, None, None]
     most = np.where(fewest[filled, None, :] <= CORES[:, None], steps, np.uint8(0))
@@ -123,7 +124,7 @@ def table(demand: Demand, num_candidates: float, forced: float = 1.0) -> Floats:
 
 
 def _lost_when_forced(demand: Demand, worth: Floats) -> Floats:
-    """Return the part of the worth of free steps lost for a mean pod of the mix, if wide ones come (LEVELS)."""
+    """Return the part of the value of free steps lost for a mean pod of the mix, if wide ones come (LEVELS)."""
     widths = np.array(demand.widths, dtype=np.int64)
     used = widths * np.array(demand.rates)
     rest = np.arange(LEVELS)[:, None] - widths
@@ -133,7 +134,7 @@ def _lost_when_forced(demand: Demand, worth: Floats) -> Floats:
 
 
 def _fewest_cores(demand: Demand, num_candidates: float) -> NDArray[np.float32]:
-    """Fewest cores with which candidates use exactly so many steps, in each sample (LEVELS, samples)."""
+    """Return the fewest cores with which candidates use exactly so many steps, in each sample (LEVELS, samples)."""
     rng = np.random.default_rng(0)
     fewest = np.full((LEVELS, NUM_SAMPLES), np.inf, dtype=np.float32)
     fewest[0] = 0.0

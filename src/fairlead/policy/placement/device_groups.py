@@ -1,16 +1,16 @@
-"""Estimates the worth of devices of one node that are idle together, to pods that need several of them.
+"""Estimates the value of several idle devices on one node, for pods that need several of them.
 
 A place for such a pod is as many idle devices on one node with the cores and the memory that it needs beside them; idle
-devices without those are no place. What is almost a place counts in part, by the chance that what it lacks is left
-before one is needed, so that pods gather on nodes that lack most and others become places.
+devices without those are no place. An incomplete place counts in part, by the chance that the missing devices are
+released before one is needed, so that pods gather on nodes that lack most and others become places.
 
-A place is worth what the mix asks for in such places, the more the fewer nodes could hold one, times the chance that
-there are too few. How many pods that need as much will be there beyond those that are is taken as normal: the mean is
-their part of what is free now, the variance how many there would be if all devices were in use, as of a Poisson number.
-So some places are kept, about as many as the number of such pods varies, and no node is kept whole beyond those.
+The value of a place is the demand of the mix for such places, higher the fewer nodes can hold one, times the chance
+that there are too few. The number of further pods that need as much is taken as normal: the mean is their part of the
+capacity that is free now, the variance that of a Poisson number if all devices were in use. So some places are kept,
+about as many as the number of such pods varies, and no node is kept whole beyond those.
 
-All of this counts as far as places last. A fleet that only fills up leaves no device idle in the end, together or not;
-where pods leave again some devices are always idle. Before any has left, that is believed while there is room.
+All of this is weighted by how lasting places are. A fleet that only fills up leaves no device idle in the end; if pods
+leave, some devices are always idle. Before any pod has left, this is assumed while there is room.
 """
 
 import math
@@ -28,19 +28,19 @@ from fairlead.policy.placement.task_mix import TaskMix
 
 Floats = NDArray[np.float64]
 
-# Measured with benchmarks/departures.py; docs/decisions/0005 says what it is worth.
+# Measured with benchmarks/departures.py; docs/decisions/0005 describes its effect.
 WEIGHT = 15.0
-# The chance that a device that is lacking is left in time.
+# The chance that a missing device is released in time.
 CLEARED = 0.4
-# So many standard deviations beyond what is expected, one place more is needed as likely as not.
+# At this many standard deviations beyond the expected number, one more place is needed with probability one half.
 KEPT = 2.0
-# Chances are rounded to this, so that scores hold longer.
+# Chances are rounded to multiples of 1 / STEPS, so that scores stay valid longer.
 STEPS = 8
-# From this turnover on places count in full.
+# From this turnover on, places count in full.
 SETTLED = 0.1
-# Before any pod has left they count in full, and not at all, with this part of the devices and of the cores free.
+# Before any pod has left, they count in full, and not at all, with this part of the devices and of the cores free.
 ROOMY, TIGHT = 0.2, 0.1
-# Of the shapes that need several devices, so many count: those with most devices asked for.
+# The number of shapes with several devices that count: those with most devices requested.
 MAX_SHAPES = 24
 
 
@@ -53,9 +53,9 @@ class Together:
         cpu_milli: Cores beside them (S).
         memory_bytes: Memory beside them (S).
         suits: Nodes that could hold the shape if they were empty (N, S).
-        most: In devices, what one place would be worth if it were needed for certain (S).
-        expected: Places that pods which need at least as much would hold if all devices were in use (S).
-        need: The chance that one place more is needed, as far as places last (S).
+        most: The value, in devices, of one place that is certainly needed (S).
+        expected: Places that pods with at least this need would hold if all devices were in use (S).
+        need: The chance that one more place is needed, weighted by how lasting places are (S).
     """
 
     num_gpus: Ints
@@ -68,13 +68,13 @@ class Together:
 
     @classmethod
     def of(cls, mix: TaskMix, fleet: Fleet) -> "Together | None":
-        """Return what the mix asks for, as things stand; None where nothing needs several devices."""
+        """Return the demand of the mix in the present state; None if nothing needs several devices."""
         asked = _asked((mix.items(), fleet.frame))
         return None if asked is None else asked.now(fleet)
 
     @classmethod
     def asked(cls, counts: tuple[tuple[Shape, int], ...], frame: Frame) -> "Together | None":
-        """The same with no need for places: whatever is free."""
+        """Return the demand with no need for places, independent of free capacity."""
         wide = [(shape, n) for shape, n in counts if shape.num_gpus > 1]
         wide = sorted(wide, key=lambda item: -item[1] * item[0].num_gpus)[:MAX_SHAPES]
         if not wide:
@@ -88,7 +88,7 @@ class Together:
         devices_of = (frame.capacity_milli == WHOLE_GPU).sum(axis=1)
         as_much = (num_gpus >= num_gpus[:, None]) & (cpu_milli >= cpu_milli[:, None])
         as_much &= memory_bytes >= memory_bytes[:, None]
-        # What only some nodes can hold comes to those the more often.
+        # Demand that only some nodes can hold goes to those in proportion.
         share = (devices_of @ suits) / max(1, devices_of.sum())
         return cls(
             num_gpus=num_gpus,
@@ -102,11 +102,11 @@ class Together:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether any place is worth something."""
+        """Return whether any place has a value."""
         return bool(self.need.any())
 
     def now(self, fleet: Fleet) -> "Together":
-        """The same with the need for places as things stand."""
+        """Return the demand with the need for places in the present state."""
         idle = (fleet.gpu_milli == WHOLE_GPU).sum(axis=1)
         room = np.floor(self._room(idle, fleet.cpu_milli, fleet.memory_bytes))
         deviation = np.sqrt(self.expected)
@@ -115,7 +115,7 @@ class Together:
         return replace(self, need=np.round(STEPS * np.array(chance)) / STEPS * _lasting(fleet))
 
     def value(self, nodes: Ints, idle: Ints, cpu_milli: Ints, memory_bytes: Ints) -> Floats:
-        """Worth in devices of the places on nodes (B) with so many idle devices, free cores and memory (B each)."""
+        """Return the value, in devices, of places on nodes (B) with these idle devices, free cores and memory (B each)."""
         room = self._room(idle, cpu_milli, memory_bytes)
         whole = np.floor(room)
         none = CLEARED**self.num_gpus
@@ -124,13 +124,13 @@ class Together:
         return worth
 
     def _room(self, idle: Ints, cpu_milli: Ints, memory_bytes: Ints) -> Floats:
-        """Return how many places, and parts of one, there are with so much free on each node (B, S)."""
+        """Return how many places, and parts of one, exist with so much free on each node (B, S)."""
         room = np.minimum(idle[:, None] / self.num_gpus, cpu_milli[:, None] / self.cpu_milli)
         return np.asarray(np.maximum(0.0, np.minimum(room, memory_bytes[:, None] / self.memory_bytes)))
 
 
 def _lasting(fleet: Fleet) -> float:
-    """Return how far places last, from 0 to 1: as pods leave or, before any has left, as there is room, in steps."""
+    """Return how lasting places are, 0 to 1, in steps: by turnover or, before any pod has left, by free capacity."""
     believed = (min(fleet.free_devices, fleet.free_cores) - TIGHT) / (ROOMY - TIGHT)
     return round(STEPS * min(1.0, max(0.0, believed, fleet.turnover / SETTLED))) / STEPS
 
@@ -141,7 +141,7 @@ def _asked(of: tuple[tuple[tuple[Shape, int], ...], Frame]) -> Together | None:
 
 
 def _suits(shape: Shape, frame: Frame) -> Mask:
-    """Nodes that could hold the shape if they were empty (N)."""
+    """Return the nodes that could hold the shape if they were empty (N)."""
     such = (frame.capacity_milli == WHOLE_GPU) & frame.allowed(shape)[frame.kind]
     large = (shape.cpu_milli <= frame.cpu_milli) & (shape.memory_bytes <= frame.memory_bytes)
     return np.asarray((such.sum(axis=1) >= shape.num_gpus) & large)

@@ -1,4 +1,4 @@
-"""Finds the devices that a request means: by model, with alternatives, and by memory."""
+"""Matches devices to a request: by model, with alternatives, and by memory."""
 
 import re
 from functools import lru_cache
@@ -10,9 +10,9 @@ ALTERNATIVES = "|"
 
 
 def serves(gpu: Gpu, shape: Shape) -> bool:
-    """Return whether a device, if it is free, is one that a pod of the shape can use.
+    """Return whether a pod of the shape can use a device if it is free.
 
-    What goes to one run only is no place for a share when it is whole, and no whole device when it is a part.
+    A device allocated to one run only does not serve a share if it is whole, nor a whole request if it is a part.
     """
     is_part = gpu.milli < WHOLE_GPU
     is_fit = (gpu.divisible and not shape.parts_only) or is_part == shape.is_share
@@ -27,9 +27,9 @@ def serves(gpu: Gpu, shape: Shape) -> bool:
 
 @lru_cache(maxsize=4096)
 def matches(model: str, memory_bytes: int, wanted: str | None, min_memory_bytes: int | None) -> bool:
-    """Return whether a device is of the kind asked for; ``wanted`` is one model or several, as in ``A100|H100``.
+    """Return whether a device is of the requested kind; ``wanted`` is one model or several, as in ``A100|H100``.
 
-    A model is part of what the driver calls the device, whatever the case, but ``A10`` is not ``A100``.
+    A model is a part of the driver's name of the device, ignoring case, but ``A10`` does not match ``A100``.
     """
     if min_memory_bytes is not None and memory_bytes < min_memory_bytes:
         return False

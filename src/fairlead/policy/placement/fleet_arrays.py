@@ -1,7 +1,7 @@
-"""Keeps what is free on every node, as arrays: N nodes with up to G devices each.
+"""Keeps the free capacity of every node as arrays: N nodes with up to G devices each.
 
-``take``, ``release`` and ``hold`` are the only ways it changes, and all stamp the nodes, so that whoever keeps a score
-of a node knows when it is stale.
+Only ``take``, ``release`` and ``hold`` change it, and all stamp the changed nodes, so that users of cached scores know
+which are stale.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,16 +24,16 @@ class Spot:
 
 
 class Fleet:
-    """Free room of nodes.
+    """The free capacity of nodes.
 
     Attributes:
         frame: The nodes themselves.
-        cpu_milli: Free thousandths of cores (N); below 0 where more is held than there is.
+        cpu_milli: Free thousandths of cores (N); below 0 if more is held than exists.
         memory_bytes: Free memory (N).
-        gpu_milli: Free thousandths of each device (N, G); 0 where there is no such device.
+        gpu_milli: Free thousandths of each device (N, G); 0 without a device.
         stamp: When the node last changed, as a count of ``changes`` of the fleet (N).
-        num_placed: How many pods were ever placed here; whoever places them counts them.
-        num_left: How many of those are over.
+        num_placed: The number of pods ever placed here; maintained by the caller that places them.
+        num_left: The number of those that are over.
         names, ready, capacity_milli, divisible, kind, kinds: As in ``Frame``.
     """
 
@@ -55,14 +55,14 @@ class Fleet:
         self._open: dict[frozenset[str], Mask] = {}
 
     def copy(self) -> "Fleet":
-        """The fleet as it is now, which does not change when this one does."""
+        """Return an independent copy."""
         other = copy(self)
         other.cpu_milli, other.memory_bytes = self.cpu_milli.copy(), self.memory_bytes.copy()
         other.gpu_milli, other.stamp = self.gpu_milli.copy(), self.stamp.copy()
         return other
 
     def equals(self, other: "Fleet") -> bool:
-        """Return whether the same is free as on another state of the fleet, after as many pods."""
+        """Return whether the same is free as in another state of the fleet, after equally many pods."""
         return (
             (self.num_placed, self.num_left, self.free_gpu_milli)
             == (other.num_placed, other.num_left, other.free_gpu_milli)
@@ -75,7 +75,7 @@ class Fleet:
         return len(self.names)
 
     def take(self, node: int, cpu_milli: int, memory_bytes: int, devices: Iterable[int], gpu_milli: int) -> None:
-        """Count as held ``gpu_milli`` of each of the devices, with cores and memory of the node."""
+        """Hold ``gpu_milli`` of each of the devices, with cores and memory of the node."""
         self.cpu_milli[node] -= cpu_milli
         self.memory_bytes[node] -= memory_bytes
         for device in devices:
@@ -88,7 +88,7 @@ class Fleet:
         self.stamp[node] = self.changes
 
     def hold(self, held: Iterable[tuple[int, Grant]]) -> None:
-        """Count many grants as held, each on a node, also where more is held then than there is."""
+        """Hold many grants, each on a node, even beyond what exists."""
         nodes, cpu, memory = list[int](), list[int](), list[int]()
         on, devices, milli = list[int](), list[int](), list[int]()
         for node, grant in held:
@@ -112,33 +112,33 @@ class Fleet:
         self.stamp[nodes] = self.changes
 
     def release(self, node: int, cpu_milli: int, memory_bytes: int, devices: Iterable[int], gpu_milli: int) -> None:
-        """Undo a ``take``."""
+        """Undo ``take``."""
         self.take(node, -cpu_milli, -memory_bytes, devices, -gpu_milli)
 
     @property
     def turnover(self) -> float:
-        """Return which part of the pods that ever were here are over."""
+        """Return the part of all pods ever placed here that are over."""
         return self.num_left / max(1, self.num_placed)
 
     @property
     def free_devices(self) -> float:
-        """Return which part of the devices is free."""
+        """Return the part of the devices that is free."""
         return self.free_gpu_milli / max(1, self.total_gpu_milli)
 
     @property
     def free_cores(self) -> float:
-        """Return which part of the cores of nodes with devices is free; below 0 where more is held than there is."""
+        """Return the free part of the cores of nodes with devices; below 0 if more is held than exists."""
         return float(self.cpu_milli[self.frame.has_gpus].sum()) / max(1, self.frame.cpu_milli_beside_gpus)
 
     @property
     def domains(self) -> Ints:
-        """As in ``Frame``."""
+        """Return the same as in ``Frame``."""
         return self.frame.domains
 
     def usable(self, nodes: Ints, shape: Shape) -> Mask:
-        """Devices of these nodes (B) with room for a share, or for one whole device, of the shape (B, G).
+        """Return the devices of these nodes (B) with room for a share, or for one whole device, of the shape (B, G).
 
-        Where parts of devices are handed out, only the smallest on a node that are enough count.
+        If parts of devices are allocated separately, only the smallest sufficient ones on a node count.
         """
         enough: Mask = self.gpu_milli[nodes] >= shape.gpu_milli
         is_any = shape.gpu_model is None and shape.min_gpu_memory_bytes is None and shape.sharing is None
@@ -152,7 +152,7 @@ class Fleet:
         return np.asarray(usable & (shared | (size == smallest)))
 
     def fits(self, nodes: Ints, shape: Shape, usable: Mask) -> Mask:
-        """Nodes of these (B) that can host one pod of the shape (B)."""
+        """Return which of these nodes (B) can host one pod of the shape (B)."""
         room: Mask = (
             self.open_to(shape)[nodes]
             & (self.cpu_milli[nodes] >= shape.cpu_milli)
@@ -161,14 +161,14 @@ class Fleet:
         return room & (usable.sum(axis=1) >= shape.num_gpus) if shape.num_gpus else room
 
     def allowed(self, shape: Shape) -> Mask:
-        """As in ``Frame``."""
+        """Return the same as in ``Frame``."""
         key = (shape.gpu_model, shape.min_gpu_memory_bytes, shape.gpu_milli, shape.sharing, shape.parts_only)
         if key not in self._allowed:
             self._allowed[key] = self.frame.allowed(shape)
         return self._allowed[key]
 
     def open_to(self, shape: Shape) -> Mask:
-        """Nodes that take new pods of the shape, as far as room does not tell (N)."""
+        """Return the nodes that accept new pods of the shape, regardless of free capacity (N)."""
         if not shape.barred:
             return self.ready
         if shape.barred not in self._open:

@@ -1,7 +1,7 @@
-"""The free room of some nodes: of one by itself, of several as arrays.
+"""Provides the free capacity of nodes: of a single node directly, of several as arrays.
 
-One node leaves nothing to choose but devices, which needs no arrays. Among several nodes
-``fairlead.policy.placement.packing`` chooses; it is imported only then, for numpy costs a supervisor 20 MB that a
+A single node leaves only devices to choose, which needs no arrays. Among several nodes
+``fairlead.policy.placement.packing`` chooses; it is imported only then, because numpy costs a supervisor 20 MB that a
 laptop never needs.
 """
 
@@ -17,7 +17,7 @@ from fairlead.state.snapshot import Grant, Node, Pod
 
 
 class OneNode:
-    """The room of at most one node: first come, first served."""
+    """The capacity of at most one node: first come, first served."""
 
     def __init__(self, room: NodeCapacity | None) -> None:
         self._room = room
@@ -25,11 +25,11 @@ class OneNode:
 
     @property
     def sharing(self) -> frozenset[Sharing]:
-        """As in ``FreeCapacity``."""
+        """Return the same as ``FreeCapacity``."""
         return frozenset() if self._room is None else ways_of(self._room.node.gpus)
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
-        """As in ``FreeCapacity``."""
+        """Place as ``FreeCapacity`` does."""
         if self._room is None or (shape.apart and count > 1):
             return None
         placed: list[tuple[str, Grant]] = []
@@ -44,24 +44,24 @@ class OneNode:
         return tuple(placed)
 
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:
-        """As in ``FreeCapacity``."""
+        """Hold as ``FreeCapacity`` does."""
         if self._room is not None and node == self._room.node.name:
             self._room.take(grant, times)
 
     def has(self, node: str, grant: Grant) -> bool:
-        """As in ``FreeCapacity``."""
+        """Return the same as ``FreeCapacity``."""
         return self._room is not None and node == self._room.node.name and self._room.has(grant)
 
     def freest(self, shape: Shape, most: int) -> list[NodeCapacity]:
-        """As in ``FreeCapacity``."""
+        """Return the same as ``FreeCapacity``."""
         return [self._room] if self._room is not None else []
 
 
 def rooms(nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix | None = None) -> FreeCapacity:
-    """The free room of the nodes: a pod holds its grant until none of its processes is alive.
+    """Return the free capacity of the nodes; a pod holds its grant until none of its processes is alive.
 
     Args:
-        mix: What the future is expected to ask for; nothing in particular when left out.
+        mix: The expected future requests; unspecific if omitted.
     """
     if len(nodes) > 1:
         try:

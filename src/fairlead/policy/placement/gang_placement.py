@@ -1,13 +1,13 @@
-"""All of a gang or none of it, in the narrowest place that holds it, whatever chooses among the nodes there.
+"""Places all of a gang or none of it, in the narrowest topology domain that holds it, with any chooser of nodes.
 
-A gang of several members waits for its slowest link at every step, and may run for days; what packing loses when it
-may not choose the domain is a little room, which comes back. So topology comes first, and packing chooses among what
-costs the traffic of the gang the same (``fairlead.policy.placement.topology``). Of domains that are equal the fullest
-is taken, so that wide gangs find others whole.
+A gang of several pods waits for its slowest link at every step, and may run for days; restricting packing to one domain
+loses only a little capacity, temporarily. So topology comes first, and packing chooses among nodes with the same
+traffic cost for the gang (``fairlead.policy.placement.topology``). Of equal domains the fullest is taken, which leaves
+others whole for wide gangs.
 
-The narrowest level is looked for at which one domain holds all. There the members fill the largest parts first, so that
-they are spread over as few as possible (any set of k parts holds at most what the k largest hold); the rest again goes
-to the narrowest domain that holds it. For N nodes, L levels and P parts: at most L N for each of the P.
+The search finds the narrowest level at which one domain holds all pods. There they fill the largest parts first, which
+spreads them over as few as possible (any set of k parts holds at most what the k largest hold); the rest again goes to
+the narrowest domain that holds it. For N nodes, L levels and P parts: at most L N for each of the P.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Chooser(Protocol):
     """Chooses among the nodes of a fleet."""
 
     def choose(self, shape: Shape, among: Ints) -> Spot | None:
-        """Node and devices for one pod on one of these nodes as things stand; None without room. Takes nothing."""
+        """Return node and devices for one pod on one of these nodes; None without room. Allocates nothing."""
         ...
 
 
@@ -32,12 +32,12 @@ class Anywhere(Protocol):
     """Chooses among all nodes of a fleet."""
 
     def choose(self, shape: Shape) -> Spot | None:
-        """Node and devices for one pod as things stand; None where it fits nowhere. Takes nothing."""
+        """Return node and devices for one pod; None if it fits nowhere. Allocates nothing."""
         ...
 
 
 def place_one(shape: Shape, fleet: Fleet, chooser: Anywhere) -> tuple[Spot, ...] | None:
-    """The spot for a run of one member, taken from the fleet; None where it fits nowhere."""
+    """Allocate the spot for a run of one pod; return None if it fits nowhere."""
     chosen = chooser.choose(shape)
     if chosen is None:
         return None
@@ -47,9 +47,9 @@ def place_one(shape: Shape, fleet: Fleet, chooser: Anywhere) -> tuple[Spot, ...]
 
 
 def place_gang(shape: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tuple[Spot, ...] | None:
-    """Spots for so many members of one shape, taken from the fleet; None, with nothing taken, if not all fit.
+    """Allocate spots for so many pods of one shape; return None, with nothing allocated, if not all fit.
 
-    Members that are next to each other in the ring are next to each other in the answer.
+    Pods that are adjacent in the ring are adjacent in the result.
     """
     most = members(shape, count, fleet)
     if most.sum() < count:
@@ -64,7 +64,7 @@ def place_gang(shape: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tupl
 
 
 def members(shape: Shape, count: int, fleet: Fleet) -> Ints:
-    """Return how many members of one shape fit on each node (N), as far as ``count``."""
+    """Return how many pods of one shape fit on each node (N), at most ``count``."""
     everywhere = np.arange(len(fleet))
     usable = fleet.usable(everywhere, shape)
     most = np.full(len(fleet), min(count, 1) if shape.apart else count)
@@ -80,17 +80,17 @@ def members(shape: Shape, count: int, fleet: Fleet) -> Ints:
 
 
 def release(shape: Shape, spot: Spot, fleet: Fleet) -> None:
-    """Give back what a member held that is over."""
+    """Release what a finished pod held."""
     fleet.num_left += 1
     fleet.release(spot.node, shape.cpu_milli, shape.memory_bytes, spot.devices, shape.gpu_milli)
 
 
 @dataclass(slots=True)
 class _Gang:
-    """One gang on its way into the fleet.
+    """The state of a gang during placement.
 
     Attributes:
-        most: How many members each node held at first (N).
+        most: The number of pods that each node could hold at first (N).
         domains: The domain of each node at each level, wide to narrow (L, N).
     """
 
@@ -102,7 +102,7 @@ class _Gang:
     spots: list[Spot] = field(default_factory=list)
 
     def place(self, nodes: Ints, count: int, level: int) -> bool:
-        """Put so many members on nodes that share all domains wider than ``level``; False when a node refuses one."""
+        """Place so many pods on nodes that share all domains wider than ``level``; return whether all were placed."""
         while count:
             if level == len(self.domains):
                 return self._put(nodes, count)
@@ -119,7 +119,7 @@ class _Gang:
         return True
 
     def _narrowest(self, nodes: Ints, count: int, level: int) -> tuple[int, Mask] | None:
-        """The narrowest level from ``level`` on at which one domain holds all, and which of the nodes are in it."""
+        """Return the narrowest level from ``level`` on with a domain that holds all, and which nodes are in it."""
         for at in reversed(range(level, len(self.domains))):
             held = self._held(nodes, at)
             enough = held >= count
@@ -136,11 +136,11 @@ class _Gang:
         return None
 
     def _held(self, nodes: Ints, level: int) -> Ints:
-        """Return how many members each domain of a level held at first on these nodes."""
+        """Return how many pods each domain of a level could hold at first on these nodes."""
         return np.bincount(self.domains[level][nodes], weights=self.most[nodes]).astype(np.int64)
 
     def _chosen(self, nodes: Ints, level: int, equal: Mask) -> Mask:
-        """Return which of the nodes (B) are in that of some equal domains which is best to the chooser."""
+        """Return which of the nodes (B) are in the domain, among equal ones, that the chooser prefers."""
         own = self.domains[level][nodes]
         if equal.sum() == 1:
             return np.asarray(equal[own])
@@ -148,7 +148,7 @@ class _Gang:
         return np.asarray(own == (equal.argmax() if best is None else self.domains[level][best.node]))
 
     def _put(self, nodes: Ints, number: int) -> bool:
-        """So many members on these nodes, each where the chooser wants it."""
+        """Place so many pods on these nodes, each where the chooser prefers."""
         for _ in range(number):
             spot = self.chooser.choose(self.shape, nodes)
             if spot is None:

@@ -1,7 +1,7 @@
-"""Keeps what was last worked out of a value until another value comes: nodes and histories outlive many passes.
+"""Caches the last result of a function: nodes and histories stay the same over many passes.
 
-The key is the value itself, compared whole, so what is kept cannot be stale. Where its parts are the very same objects
-as last time, as in the snapshots of a cluster on which nothing happened to them, comparing costs a pointer each.
+The key is the value itself, compared as a whole, so the cache cannot be stale. If its parts are the same objects as
+last time, as in successive snapshots of an unchanged cluster, comparing costs a pointer each.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,9 @@ Result = TypeVar("Result")
 
 
 def kept(function: Callable[[Value], Result]) -> Callable[[Value], Result]:
-    """The function, which works nothing out again for what equals its last argument.
+    """Cache the function's last result, for arguments equal to its last one.
 
-    Argument and result must not change: many get the same one.
+    Argument and result must not be modified: callers share them.
     """
     last: tuple[Value, Result] | None = None
 

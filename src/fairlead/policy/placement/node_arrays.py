@@ -1,4 +1,4 @@
-"""The nodes of a fleet as arrays, as far as no pod changes them: N nodes with up to G devices each."""
+"""Holds the nodes of a fleet as arrays, without the state of pods: N nodes with up to G devices each."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -21,16 +21,16 @@ class Frame:
 
     Attributes:
         names: Names of the nodes, in the order of the arrays (N).
-        index: Where a node is in the arrays, by its name.
-        ready: Nodes that take new pods (N).
+        index: The position of a node in the arrays, by name.
+        ready: Nodes that accept new pods (N).
         cpu_milli: Thousandths of cores (N).
         memory_bytes: Memory (N).
         capacity_milli: 1000 for a device, less for a part of one, 0 for none (N, G).
-        divisible: Several pods may share the device (N, G).
-        kind: Index into ``kinds`` of each device (N, G); 0 where there is none.
-        kinds: One device of every kind.
+        divisible: Whether several pods may share the device (N, G).
+        kind: Index into ``kinds`` of each device (N, G); 0 without a device.
+        kinds: One device of each kind.
         has_gpus: Nodes with devices (N).
-        cpu_milli_beside_gpus: Thousandths of cores of those together.
+        cpu_milli_beside_gpus: The sum of thousandths of cores of nodes with devices.
     """
 
     def __init__(self, nodes: tuple[Node, ...]) -> None:
@@ -64,7 +64,7 @@ class Frame:
 
     @cached_property
     def domains(self) -> Ints:
-        """The domain of each node at every level that matters here, wide to narrow (L, N)."""
+        """Return the domain of each node at every relevant level, wide to narrow (L, N)."""
         fabric = Fabric.of(self.nodes)
         domains = np.zeros((len(fabric.levels), len(self.nodes)), dtype=np.int64)
         for level in range(len(fabric.levels)):
@@ -75,7 +75,7 @@ class Frame:
         return domains
 
     def devices(self, node: int, grant: Grant) -> list[int]:
-        """Return where the devices of a grant are on a node; those that are not there are left out."""
+        """Return the positions of a grant's devices on a node; missing ones are omitted."""
         positions = self._positions[node]
         return [positions[uuid] for uuid in grant.gpu_uuids if uuid in positions]
 
@@ -86,5 +86,5 @@ class Frame:
 
 @kept
 def frame_of(nodes: tuple[Node, ...]) -> Frame:
-    """The frame of these nodes."""
+    """Return the frame of these nodes."""
     return Frame(nodes)

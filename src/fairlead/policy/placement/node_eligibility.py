@@ -1,8 +1,8 @@
-"""Finds the nodes that take a run, room or not: taints, price, and its `kubernetes:` as kube-scheduler reads it.
+"""Finds the nodes eligible for a run regardless of capacity: by taints, price, and `kubernetes:` as kube-scheduler does.
 
-GPU taints keep nobody away: they say what a node has, and placement decides by room alone. A node that its cloud labels
-as spot counts as tainted with that label, as some clouds do themselves. Preferences and what a run asks of other pods
-are left to kube-scheduler, but for one: that no two of its own lie on one node.
+GPU taints repel no run: they mark hardware, and placement decides by capacity alone. A node with a cloud's spot label
+counts as tainted with it, as some clouds do themselves. Preferences and a run's constraints on other pods are left to
+kube-scheduler, with one exception: that no two of its own pods share a node.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from fairlead.state.snapshot import Node, Taint
 from fairlead.text.quantities import describe_dollars
 
 GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915", "habana.ai/gaudi", "sku")
-# Labels of spot nodes, and taints with the same words.
+# Labels of spot nodes, and taints with the same keys and values.
 SPOT_MARKS = (
     ("cloud.google.com/gke-spot", "true"),
     ("cloud.google.com/gke-provisioning", "spot"),
@@ -27,14 +27,14 @@ SPOT_MARKS = (
     ("eks.amazonaws.com/capacityType", "SPOT"),
     ("karpenter.sh/capacity-type", "spot"),
 )
-# Says of a node that it is spot without keeping anybody away, as the pools of a simulation do.
+# Marks a node as spot without repelling runs, as the pools of a simulation do.
 CAPACITY_TYPE_LABEL = "fairlead.dev/capacity-type"
 PRICE_LABEL = "fairlead.dev/price-per-hour"
 PRICE_NODES = (
     f"Say what the nodes cost: label them {PRICE_LABEL}=DOLLARS on Kubernetes, or give the Pool of a simulation its "
     "`price_per_hour`; or leave `capacity.max_price` out."
 )
-# Demands on nodes that are judged for one state of the nodes, before any is judged anew.
+# The number of cached requirements on nodes for one state of the nodes.
 MOST_KNOWN = 1024
 HOSTNAME = "kubernetes.io/hostname"
 Object = Mapping[str, Any]
@@ -42,12 +42,12 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The cause for which a node does not take a run.
+    """The reason why a node does not accept a run.
 
     Attributes:
-        why: As what follows "node a is".
+        why: Continues "node a is".
         remedy: One sentence.
-        lasts: It is so for as long as the run and the node are what they are.
+        lasts: Whether it holds for as long as the run and the node stay as they are.
     """
 
     why: str
@@ -56,7 +56,7 @@ class Refusal:
 
 
 class Eligibility:
-    """The nodes, of some, that take each run; runs that ask the same of nodes are judged once."""
+    """The eligibility of some nodes for runs; runs with equal requirements are evaluated once."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
@@ -68,7 +68,7 @@ class Eligibility:
         self._known: dict[tuple[Overlay, Capacity], Mapping[str, Refusal]] = {}
 
     def barred(self, spec: GangSpec) -> Mapping[str, Refusal]:
-        """The nodes that do not take the run, by name."""
+        """Return the nodes that do not accept the run, by name."""
         key = (spec.kubernetes, spec.capacity)
         if key not in self._known:
             if len(self._known) == MOST_KNOWN:
@@ -80,19 +80,19 @@ class Eligibility:
         return self._known[key]
 
     def barred_for_good(self, spec: GangSpec) -> Mapping[str, Refusal]:
-        """Those of them that never will."""
+        """Return those of them that never will."""
         return {name: refusal for name, refusal in self.barred(spec).items() if refusal.lasts}
 
 
 @kept
 def doors_of(nodes: tuple[Node, ...]) -> Eligibility:
-    """The doors of these nodes."""
+    """Return the eligibility of these nodes."""
     return Eligibility(nodes)
 
 
 @lru_cache(maxsize=1024)
 def keeps_apart(laid: Overlay) -> bool:
-    """Return whether a run's pods must not share a node, by a required anti-affinity to labels laid over them."""
+    """Return whether a run's pods must not share a node, by a required anti-affinity to labels of their overlay."""
     pod: Object = laid.pod
     own = (pod.get("metadata") or {}).get("labels") or {}
     against = ((pod.get("spec") or {}).get("affinity") or {}).get("podAntiAffinity") or {}
@@ -103,7 +103,7 @@ def keeps_apart(laid: Overlay) -> bool:
 
 
 def tolerations(spec: GangSpec) -> list[dict[str, str]]:
-    """For the taints that GPU and spot nodes of the usual providers have."""
+    """Return tolerations for the taints of GPU and spot nodes of the usual providers."""
     found = []
     if spec.resources.gpu is not None:
         found += [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in GPU_TAINTS]
@@ -111,18 +111,18 @@ def tolerations(spec: GangSpec) -> list[dict[str, str]]:
 
 
 def tolerates(given: Iterable[Object], taint: Taint) -> bool:
-    """Return whether one of these tolerations is for the taint."""
+    """Return whether one of these tolerations matches the taint."""
     return any(_is_for(each, taint) for each in given)
 
 
 def spot_label(node: Node) -> Taint | None:
-    """The label by which a cloud says that a node is spot, as the taint that it stands for; None where none does."""
+    """Return the spot label of a node's cloud, as the taint that it stands for; None without one."""
     found = next(((key, value) for key, value in SPOT_MARKS if node.labels.get(key) == value), None)
     return None if found is None else Taint(key=found[0], value=found[1])
 
 
 def is_spot(node: Node) -> bool:
-    """Return whether a label or a taint says that the node is spot."""
+    """Return whether a label or a taint marks the node as spot."""
     return (
         node.labels.get(CAPACITY_TYPE_LABEL) == "spot"
         or spot_label(node) is not None
@@ -131,12 +131,12 @@ def is_spot(node: Node) -> bool:
 
 
 def selects(name: str, labels: Mapping[str, str], selector: Object, affinity: Object) -> bool:
-    """Return whether a node has the labels of a selector, and is of those that an affinity to nodes requires."""
+    """Return whether a node matches a selector and a required node affinity."""
     return all(labels.get(key) == value for key, value in selector.items()) and _is_required(name, labels, affinity)
 
 
 def price_label(labels: Mapping[str, str]) -> float | None:
-    """Dollars per hour that a node's labels say it costs; None when they do not say, or say no amount."""
+    """Return dollars per hour from a node's labels; None if absent or invalid."""
     try:
         price = float(labels.get(PRICE_LABEL, ""))
     except ValueError:
@@ -146,7 +146,7 @@ def price_label(labels: Mapping[str, str]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Demands:
-    """The requirements of a run on nodes: the fields of its pods that say them."""
+    """The requirements of a run on nodes, from the fields of its pods."""
 
     selector: Object
     affinity: Object
@@ -207,7 +207,7 @@ def _demands(overlay: Overlay, capacity: Capacity) -> _Demands:
 
 
 def _price_refusal(price: float | None, max_price: float) -> Refusal | None:
-    """Return why a node of that price, dollars an hour, is too dear; None when it is not."""
+    """Return why a node with this price per hour is too expensive; None if it is not."""
     if price is None:
         return Refusal(
             why=f"of unknown price, and its `max_price` is {describe_dollars(max_price)} an hour",
@@ -232,7 +232,7 @@ def _tainted(taint: Taint) -> Refusal:
 
 
 def _is_for(toleration: Object, taint: Taint) -> bool:
-    """From Kubernetes' ``Toleration.ToleratesTaint``."""
+    """Return whether a toleration matches a taint, as Kubernetes' ``Toleration.ToleratesTaint``."""
     if toleration.get("effect") and toleration["effect"] != taint.effect:
         return False
     key, operator = toleration.get("key"), toleration.get("operator") or "Equal"
@@ -251,7 +251,7 @@ def _terms(affinity: Object) -> list[Object]:
 
 
 def _is_required(name: str, labels: Mapping[str, str], affinity: Object) -> bool:
-    """Terms are alternatives; what one term says must all be so."""
+    """Return whether a node meets an affinity; terms are alternatives, requirements within a term are all necessary."""
     terms = _terms(affinity)
     fields = {"metadata.name": name}
     return not terms or any(
@@ -262,7 +262,7 @@ def _is_required(name: str, labels: Mapping[str, str], affinity: Object) -> bool
 
 
 def _is_meant(labels: Mapping[str, str], selector: Object | None) -> bool:
-    """Return whether a selector of pods selects those labels; none selects nothing, an empty one everything."""
+    """Return whether a pod selector matches those labels; None matches nothing, an empty one everything."""
     return (
         selector is not None
         and all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
@@ -271,7 +271,7 @@ def _is_meant(labels: Mapping[str, str], selector: Object | None) -> bool:
 
 
 def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
-    """From Kubernetes' ``labels.Requirement.Matches``."""
+    """Return whether a requirement holds, as Kubernetes' ``labels.Requirement.Matches``."""
     found, values = labels.get(expression["key"]), expression.get("values") or []
     match expression["operator"]:
         case "In":

@@ -1,4 +1,4 @@
-"""The best node for a shape, found again at the cost of the nodes that changed since it was last asked for."""
+"""Finds the best node for a shape, at the cost of the nodes that changed since the last query."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,11 @@ Score = Callable[[Ints, Mask, Shape], Scores]
 
 
 class Ranking:
-    """Scores of every node for each shape, kept while they hold.
+    """Caches scores of every node for each shape.
 
     Args:
-        score: How good it is to place the shape on each of some nodes (B) that can host it, given the devices that it
-            can use there (B, G). The first of the best wins. It may depend on the state of the node only.
+        score: Returns how good it is to place the shape on each of some nodes (B) that can host it, given the devices
+            that it can use there (B, G). The first of the best wins. It may depend on the state of the node only.
     """
 
     def __init__(self, fleet: Fleet, score: Score) -> None:
@@ -27,11 +27,11 @@ class Ranking:
         self._kept: dict[Shape, tuple[Scores, int]] = {}
 
     def forget(self) -> None:
-        """Scores of all nodes may have changed."""
+        """Discard all scores."""
         self._kept.clear()
 
     def scores(self, shape: Shape) -> Scores:
-        """Scores of all nodes (N); minus infinity where the shape does not fit."""
+        """Return the scores of all nodes (N); minus infinity where the shape does not fit."""
         fleet = self._fleet
         kept = self._kept.get(shape)
         if kept is None:
@@ -51,7 +51,7 @@ class Ranking:
         return scores
 
     def best(self, shape: Shape, among: Ints | None = None) -> int | None:
-        """The node with the highest score, of those that count; None where the shape fits on none of them."""
+        """Return the node with the highest score among those given; None if the shape fits on none of them."""
         scores = self.scores(shape)
         if not len(scores if among is None else among):
             return None

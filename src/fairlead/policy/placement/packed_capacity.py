@@ -1,4 +1,4 @@
-"""The free room of many nodes, where ``fairlead.policy.placement.packing`` chooses among them."""
+"""Provides the free capacity of many nodes, with ``fairlead.policy.placement.packing`` choosing among them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,7 +18,7 @@ from fairlead.state.snapshot import Grant, Node, Pod
 
 
 class Holdings:
-    """The holdings of pods in a fleet, kept up with them."""
+    """The holdings of pods in a fleet, updated incrementally."""
 
     def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod]) -> None:
         self._fleet = Fleet(nodes)
@@ -29,7 +29,7 @@ class Holdings:
         self._fleet.num_placed, self._fleet.num_left = len(here), len(here) - len(live)
 
     def change(self, gone: Iterable[Pod], new: Iterable[Pod]) -> None:
-        """Some pods are no longer as they were, and others have come in their place."""
+        """Replace changed pods by their new versions."""
         fleet = self._fleet
         for pods, times in ((gone, -1), (new, 1)):
             for pod in pods:
@@ -43,22 +43,22 @@ class Holdings:
                     hold(fleet, node, pod.grant, times)
 
     def copy(self) -> Fleet:
-        """The fleet as it is now."""
+        """Return a copy of the fleet."""
         return self._fleet.copy()
 
 
 def hold(fleet: Fleet, node: int, grant: Grant, times: int) -> None:
-    """Count a grant as held so many times."""
+    """Hold a grant ``times`` times."""
     devices = fleet.frame.devices(node, grant)
     milli = times * min(grant.gpu_milli, WHOLE_GPU)
     fleet.take(node, times * grant.cpu_milli, times * grant.memory_bytes, devices, milli)
 
 
 class PackedRooms:
-    """The free room of the nodes, as ``fairlead.policy.placement.placement.FreeCapacity``.
+    """The free capacity of the nodes, as ``fairlead.policy.placement.placement.FreeCapacity``.
 
     Args:
-        fleet: It belongs to these rooms from now on.
+        fleet: Owned by this object from now on.
     """
 
     def __init__(self, fleet: Fleet, mix: TaskMix) -> None:
@@ -68,16 +68,16 @@ class PackedRooms:
 
     @classmethod
     def of(cls, nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix) -> "PackedRooms":
-        """The rooms of nodes with what these pods hold."""
+        """Return the capacity of nodes with what these pods hold."""
         return cls(Holdings(nodes, pods).copy(), mix)
 
     @property
     def sharing(self) -> frozenset[Sharing]:
-        """The ways in which parts of devices are kept apart here."""
+        """Return the ways in which parts of devices are isolated here."""
         return ways_of(self._fleet.kinds)
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
-        """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
+        """Allocate nodes and grants for so many pods; return None, with nothing allocated, if they do not all fit."""
         if members(shape, count, self._fleet).sum() < count:
             self._packing.learn_later()
             return None
@@ -87,16 +87,16 @@ class PackedRooms:
         return None if gang is None else tuple(self._grant(shape, spot) for spot in gang)
 
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:
-        """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
+        """Hold a grant on a node, even beyond what exists; with -1 release it."""
         hold(self._fleet, self._fleet.index[node], grant, times)
 
     def has(self, node: str, grant: Grant) -> bool:
-        """Return whether the node is there, takes pods, and has just this free."""
+        """Return whether the node exists, accepts pods, and has this grant free."""
         index = self._fleet.index.get(node)
         return index is not None and self._room(index).has(grant)
 
     def freest(self, shape: Shape, most: int) -> list[NodeCapacity]:
-        """Nodes that have such devices first, of those open ones, then those with most of them and of cores free."""
+        """Return nodes in order: with such devices, open, most of those free, most cores free."""
         fleet = self._fleet
         everywhere = np.arange(len(fleet))
         such = (fleet.allowed(shape)[fleet.kind] & (fleet.capacity_milli > 0)).sum(axis=1) >= shape.num_gpus
@@ -117,7 +117,7 @@ class PackedRooms:
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Chooses for the members of one gang."""
+    """Chooses for the pods of one gang."""
 
     packing: Packing
 

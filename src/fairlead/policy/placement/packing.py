@@ -1,19 +1,19 @@
-"""The node on which a pod costs those still to come the least: the one decision of where a pod goes.
+"""Chooses the node on which a pod costs future pods the least.
 
-The worth ``V`` of a node is how many devices the pods still to come will use on it. With ``C`` free cores,
+The value ``V`` of a node is the number of devices that future pods will use on it. With ``C`` free cores,
 
     V = min over p of (p C + sum over devices of worth(free, p)) - SHORT_WEIGHT max(0, U - C / a).
 
 The first part is what they use if the best of them come (``fairlead.policy.placement.capacity_value``). The second
-looks at the pods as they come: ``U`` devices will be filled, which takes ``a U`` cores, at the mean of what comes
-with a device and of what pods without devices take besides; what lacks cores is worth less. A pod goes where V after
-it, less V before it, is largest; a fixed random order of the nodes has a small say, so that pods gather on nodes
-while others stay empty. Where pods leave, rests open anew on every node, and what is free of a node, in devices and
-in cores, counts against it: pods gather on the fullest, and the emptiest clear. Devices of a node that are idle
-together are worth more, to pods that need several, while there are few such places
-(``fairlead.policy.placement.device_groups``). Nothing is refused that fits.
+considers pods as they come: ``U`` devices will be filled, which takes ``a U`` cores, at the mean of cores per device
+and of what pods without devices use besides; a node that lacks cores is worth less. A pod goes where V after it, minus
+V before it, is largest; a fixed random order of the nodes has a small weight, so that pods gather on nodes while others
+stay empty. Where pods leave, fragments open on every node, and the free devices and cores of a node count against it:
+pods gather on the fullest, and the emptiest clear. Devices of a node that are idle together have additional value, for
+pods that need several, while there are few such places (``fairlead.policy.placement.device_groups``). Nothing that fits
+is refused.
 
-Nothing of the future is known: the task mix is learnt from arrivals. The design note is docs/decisions/0005.
+The future is unknown: the task mix is learnt from arrivals. The design note is docs/decisions/0005.
 """
 
 import math
@@ -31,37 +31,37 @@ from fairlead.policy.placement.node_ranking import Ranking, Scores
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.placement.task_mix import TaskMix, next_size
 
-# Measured with benchmarks/packing.py; see the design note for what each is worth.
+# Measured with benchmarks/packing.py; the design note gives the effect of each.
 CANDIDATES_WHEN_FULL = 12.0
 CANDIDATES_GROWTH = 1.25
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
-# Where pods leave, each free device of a node counts so much against it, and each of the cores that go with a device.
+# Where pods leave, the weight of each free device of a node, and of the cores that go with a device, against it.
 GATHER_WEIGHT = 0.08
-# Cores count so many times that, by the square of how many times as large a part of devices is free as of cores.
+# The weight of cores relative to that, times the square of the ratio of the free parts of devices and of cores.
 SCARCE = 4.0
-# But never less, and so many times at most.
+# But at least 1, and at most this.
 MOST_SCARCE = 16.0
-# For a share it counts so much of that: what shares fit into matters more to them.
+# The part of that weight that counts for a share: finding a fitting gap matters more to shares.
 GATHER_SHARES = 0.3
-# With this turnover, what pods lose that must be taken no longer counts. Its ends were measured, not its slope.
+# At this turnover the loss of forced pods no longer counts. Its ends were measured, not its slope.
 TURNOVER_WITHOUT_FORCE = 0.5
-# Of the cores that nodes have over, pods without devices are expected to use this part: they leave rests too.
+# The part of surplus cores that pods without devices are expected to use: they leave fragments too.
 SURPLUS_USABLE = 0.25
-# The worth is worked out again when so much of the fleet has been taken or given back, and for multiples of it.
+# Values are recomputed after a change of the free part of the fleet by this, and for multiples of it.
 STALE_FREE = 0.025
-# And when so many more of the pods that were ever here are over.
+# They are also recomputed when the turnover has grown by this.
 STALE_TURNOVER = 0.05
-# The need for places is looked at again after as many changes as this part of the nodes.
+# The need for places is recomputed after as many changes as this part of the nodes.
 STALE_PLACES = 1 / 64
-# So often it is put off to look at the fleet before that is made up for.
+# The number of fleet states for which learning is deferred.
 MOST_UNLEARNT = 8
-# From so many nodes on, those in equal state are scored once.
+# From this many nodes on, nodes in equal states are scored once.
 MANY = 64
 
 
 class Packing:
-    """Chooses nodes of one fleet; whoever takes and releases room tells it nothing but the arrivals."""
+    """Chooses nodes of one fleet; callers that allocate and release report only arrivals."""
 
     def __init__(self, fleet: Fleet, mix: TaskMix) -> None:
         self._fleet = fleet
@@ -83,16 +83,16 @@ class Packing:
         self._unlearnt: list[Fleet] = []
 
     def observe(self, shape: Shape) -> None:
-        """A pod was asked for."""
+        """Record the request of a pod."""
         self._mix.observe(shape)
 
     def choose(self, shape: Shape, among: Ints | None = None) -> Spot | None:
-        """Node and devices for one pod on one of these nodes, or on any; None where it fits nowhere."""
+        """Return node and devices for one pod on one of these nodes, or on any; None if it fits nowhere."""
         self.learn()
         return self.pick(shape, among)
 
     def pick(self, shape: Shape, among: Ints | None = None) -> Spot | None:
-        """As ``choose``, by the worth of room as it was last learnt: for all of a gang that is the same."""
+        """Return the same as ``choose``, by the last learnt values: they are the same for all of a gang."""
         node = self._ranking.best(shape, among)
         if node is None:
             return None
@@ -103,15 +103,15 @@ class Packing:
         return Spot(node=node, devices=tuple(int(i) for i in np.flatnonzero(usable[0])[: shape.num_gpus]))
 
     def learn(self) -> None:
-        """Work out the worth of room again, when the mix or the fleet has moved on."""
+        """Recompute values if the mix or the fleet has changed enough."""
         for fleet in (*self._unlearnt, self._fleet):
             self._learn_from(fleet)
         self._unlearnt.clear()
 
     def learn_later(self) -> None:
-        """As ``learn``, but only once somebody asks: most often nobody does, where nothing fits.
+        """Defer ``learn`` until the next choice, which often never comes if nothing fits.
 
-        From a fleet that is as it was there is nothing more to be learnt: several shapes find no room in it.
+        An unchanged fleet needs no further learning: several shapes find no room in it.
         """
         if self._unlearnt and self._unlearnt[-1].equals(self._fleet):
             return
@@ -135,7 +135,7 @@ class Packing:
         self._learn_again = next_size(mix.num_observed)
         free = STALE_FREE * round(fleet.free_devices / STALE_FREE)
         candidates = CANDIDATES_WHEN_FULL * math.exp(CANDIDATES_GROWTH * free)
-        # Where pods leave, room that a wide pod spoils comes back, and pods that need several devices need them idle.
+        # Where pods leave, room spoilt by a wide pod comes back, and pods that need several devices need idle ones.
         forced = round(max(0.0, 1.0 - fleet.turnover / TURNOVER_WITHOUT_FORCE), 1)
         self._worth = np.stack([table(demand, candidates, forced) for demand in demands(mix, fleet)])
         self._cores_each = self._cores_for_each_device(fleet)
@@ -146,7 +146,7 @@ class Packing:
         self._ranking.forget()
 
     def _look_at_places(self, fleet: Fleet) -> None:
-        """Take places for pods that need several devices for as needed as they have become."""
+        """Update the need for places for pods that need several devices."""
         if self._together is None or fleet.changes < self._look_again:
             return
         self._look_again = fleet.changes + int(STALE_PLACES * len(fleet))
@@ -156,9 +156,9 @@ class Packing:
             self._ranking.forget()
 
     def _cores_for_each_device(self, fleet: Fleet) -> float:
-        """Cores that a device must find free to be filled by pods as they come; infinite when no pod needs both.
+        """Return the cores that must be free for a device to be filled as pods come; infinite if no pod needs both.
 
-        Pods without devices take what their nodes have over; what of it is not enough for them comes on top.
+        Pods without devices use what their nodes have left; what is missing for them is added.
         """
         counts = self._mix.items()
         devices = sum(n * shape.total_gpu_milli for shape, n in counts)
@@ -172,7 +172,7 @@ class Packing:
         return max(each + max(0.0, lacking), 1e-3)
 
     def _score(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
-        """Worth lost to a pod of the shape on each of the nodes (B), as a negative number."""
+        """Return the value lost to a pod of the shape on each of the nodes (B), as a negative number."""
         first, same = self._distinct(nodes)
         few, usable = nodes[first], usable[first]
         if shape.is_share:
@@ -193,14 +193,14 @@ class Packing:
         return np.asarray(gain[same] - self._order[nodes])
 
     def _emptiness(self, nodes: Ints, scarce: float) -> Floats:
-        """Return what is free on nodes: devices and their cores, those so many times (B); 0 where no devices are."""
+        """Return the free devices and cores of nodes, cores with a weight (B); 0 without devices."""
         # A product with ones, and take, are several times faster here than a sum and an index.
         free = self._fleet.gpu_milli.take(nodes, axis=0) @ self._ones
         cores = scarce * self._fleet.cpu_milli[nodes]
         return np.asarray(self._device_counts[nodes] * free + self._core_counts[nodes] * cores)
 
     def _share_on_each(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
-        """Worth of the nodes after a share on each of their devices (B, G); minus infinity where it cannot go."""
+        """Return the value of the nodes after a share on each of their devices (B, G); minus infinity without room."""
         kind, free = self._fleet.kind[nodes], np.maximum(0, self._fleet.gpu_milli[nodes])
         after = np.where(self._fleet.divisible[nodes], np.maximum(0, free - shape.gpu_milli), 0)
         change = self._worth[kind, after // STEP_MILLI] - self._worth[kind, free // STEP_MILLI]
@@ -211,18 +211,18 @@ class Packing:
         return np.where(usable, worth, -np.inf)
 
     def _num_idle(self, nodes: Ints) -> Ints:
-        """Return how many devices of each node nobody holds a part of (B)."""
+        """Return how many devices of each node are entirely free (B)."""
         return np.asarray((self._fleet.gpu_milli[nodes] == WHOLE_GPU).sum(axis=1))
 
     def _places(self, nodes: Ints, idle: Ints, without: Shape) -> Floats:
-        """Worth of places for pods that need several devices, with so many idle and the shape's room taken (B)."""
+        """Return the value of places for pods with several devices, with so many idle and a shape's room taken (B)."""
         if self._together is None or not self._together.is_needed:
             return np.zeros(len(nodes))
         cpu_milli = self._fleet.cpu_milli[nodes] - without.cpu_milli
         return self._together.value(nodes, idle, cpu_milli, self._fleet.memory_bytes[nodes] - without.memory_bytes)
 
     def _devices(self, nodes: Ints) -> Floats:
-        """Worth of all devices of each node at each price (B, prices)."""
+        """Return the value of all devices of each node at each price (B, prices)."""
         return self._devices_of(self._fleet, nodes)
 
     def _devices_of(self, fleet: Fleet, nodes: Ints) -> Floats:
@@ -231,21 +231,21 @@ class Packing:
         return worth
 
     def _value(self, nodes: Ints, cpu_milli: int, devices: Floats) -> Floats:
-        """V of nodes (B) without so many cores, for each of some states of their devices (B, A, prices): (B, A)."""
+        """Return V of nodes (B) minus so many cores, for some states of their devices (B, A, prices): (B, A)."""
         cores = np.maximum(0, self._fleet.cpu_milli[nodes] - cpu_milli)[:, None] / 1000
         chosen: Floats = (devices + PRICES * cores[:, :, None]).min(axis=2)
         short = np.maximum(0, devices[:, :, 0] - cores / self._cores_each)
         return np.asarray(chosen - SHORT_WEIGHT * short)
 
     def _distinct(self, nodes: Ints) -> tuple[Ints, Ints]:
-        """Positions of nodes of which no two are in equal state, and for each node the one that stands for it."""
+        """Return positions of nodes in pairwise different states, and for each node that of its representative."""
         if len(nodes) < MANY:
             everyone = np.arange(len(nodes))
             return everyone, everyone
         fleet = self._fleet
         matters = self._together is not None and self._together.is_needed
         memory = fleet.memory_bytes[nodes] if matters else np.zeros_like(nodes)
-        # Without the first a node without devices is as one whose devices are all taken.
+        # Without the first, a node without devices would equal one with all devices taken.
         has_gpus, cpu_milli = fleet.frame.has_gpus[nodes], fleet.cpu_milli[nodes]
         state = np.column_stack([has_gpus, cpu_milli, memory, fleet.gpu_milli[nodes], fleet.kind[nodes]])
         _, first, same = np.unique(state @ self._key, return_index=True, return_inverse=True)
@@ -254,7 +254,7 @@ class Packing:
 
 @kept
 def _order(frame: Frame) -> Floats:
-    """Return what each node is given away at where nothing else tells them apart (N)."""
+    """Return the penalty that breaks ties between nodes (N)."""
     rank, num_nodes = np.empty(len(frame.nodes)), len(frame.nodes)
     rank[np.argsort([zlib.crc32(name.encode()) for name in frame.names], kind="stable")] = np.arange(num_nodes)
     # Pods without devices go to nodes without devices while those have room.
@@ -263,18 +263,18 @@ def _order(frame: Frame) -> Floats:
 
 @lru_cache(maxsize=64)
 def _key(num_devices: int) -> Ints:
-    """Factors by which states of nodes with so many devices become numbers of their own."""
+    """Return factors that map states of nodes with so many devices to distinct numbers."""
     return np.random.default_rng(0).integers(1 << 62, size=3 + 2 * num_devices)
 
 
 @kept
 def _counts(frame: Frame) -> tuple[Floats, Floats]:
-    """Return what a thousandth of a device, and of a core, counts of what is free (N each); 0 where no devices are."""
+    """Return the weight of a thousandth of a device, and of a core, in free capacity (N each); 0 without devices."""
     cores_each = max(1.0, frame.cpu_milli_beside_gpus / 1000 / max(1.0, frame.total_gpu_milli / WHOLE_GPU))
     return frame.has_gpus / WHOLE_GPU, frame.has_gpus / (1000 * cores_each)
 
 
 def _scarce(fleet: Fleet) -> float:
-    """Return the weight of the cores that go with a device: the more, the less is free of cores than of devices."""
+    """Return the weight of the cores that go with a device: higher, the scarcer free cores are than free devices."""
     scarcer = max(0.0, fleet.free_devices) / max(1e-6, fleet.free_cores)
     return min(MOST_SCARCE, max(1.0, SCARCE * scarcer**2))

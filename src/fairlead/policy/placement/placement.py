@@ -1,4 +1,4 @@
-"""Chooses where a gang goes: all of it or none; and why it waits or can never fit."""
+"""Places gangs, all pods or none, and explains why they wait or can never fit."""
 
 import heapq
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from fairlead.text.quantities import describe_cpu, describe_gpu, describe_memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One member of a gang and the node it goes to."""
+    """One pod of a gang and its node."""
 
     index: int
     node: str
@@ -27,42 +27,42 @@ class Placement:
 
 
 class Free(Protocol):
-    """The free capacity of some nodes, and which of them a run cannot go to."""
+    """The free capacity of some nodes, and their eligibility for runs."""
 
     @property
     def doors(self) -> Eligibility:
-        """Return which nodes take which runs."""
+        """Return which nodes accept which runs."""
         ...
 
     def freest(self, shape: Shape, most: int) -> "list[NodeCapacity]":
-        """Some nodes that come nearest to having room."""
+        """Return some nodes that come nearest to having room."""
         ...
 
 
 class FreeCapacity(Free, Protocol):
-    """The free room of some nodes."""
+    """The free capacity of some nodes."""
 
     @property
     def sharing(self) -> frozenset[Sharing]:
-        """The ways in which parts of devices are kept apart here."""
+        """Return the ways in which parts of devices are isolated here."""
         ...
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
-        """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
+        """Allocate nodes and grants for so many pods; return None, with nothing allocated, if they do not all fit."""
         ...
 
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:
-        """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
+        """Hold a grant on a node, even beyond what exists; with -1 release it."""
         ...
 
     def has(self, node: str, grant: Grant) -> bool:
-        """Return whether the node is there, takes pods, and has just this free."""
+        """Return whether the node exists, accepts pods, and has this grant free."""
         ...
 
 
 @dataclass(slots=True)
 class NodeCapacity:
-    """The free room of one node, by the uuid of each device."""
+    """The free capacity of one node, by the uuid of each device."""
 
     node: Node
     cpu_milli: int
@@ -72,15 +72,15 @@ class NodeCapacity:
 
     @classmethod
     def of(cls, node: Node) -> "NodeCapacity":
-        """The room of an empty node."""
+        """Return the capacity of an empty node."""
         return cls(node, node.cpu_milli, node.memory_bytes, {gpu.uuid: gpu.milli for gpu in node.gpus})
 
     def copy(self) -> "NodeCapacity":
-        """One that changes apart from this one."""
+        """Return an independent copy."""
         return NodeCapacity(self.node, self.cpu_milli, self.memory_bytes, dict(self.gpu_milli), self._such)
 
     def take(self, grant: Grant, times: int = 1) -> None:
-        """Count a grant as held; with -1 as given back."""
+        """Hold a grant; with -1 release it."""
         self.cpu_milli -= times * grant.cpu_milli
         self.memory_bytes -= times * grant.memory_bytes
         for gpu in self.node.gpus if grant.gpu_uuids else ():
@@ -88,13 +88,13 @@ class NodeCapacity:
                 self.gpu_milli[gpu.uuid] -= times * (min(grant.gpu_milli, WHOLE_GPU) if gpu.divisible else gpu.milli)
 
     def such(self, shape: Shape) -> list[Gpu]:
-        """``matching`` of its node, worked out once for each shape."""
+        """Return ``matching`` of its node, cached for each shape."""
         if shape not in self._such:
             self._such[shape] = matching(self.node, shape)
         return self._such[shape]
 
     def has(self, grant: Grant) -> bool:
-        """Return whether just this is free on a node that takes pods."""
+        """Return whether this grant is free on a node that accepts pods."""
         milli = min(grant.gpu_milli, WHOLE_GPU)
         return (
             takes_pods(self.node)
@@ -104,7 +104,7 @@ class NodeCapacity:
         )
 
     def fit(self, shape: Shape) -> Grant | None:
-        """Return what one member would hold here; None when there is no room."""
+        """Return what one pod would hold here; None if there is no room."""
         if not takes_pods(self.node) or self.node.name in shape.barred:
             return None
         if shape.cpu_milli > self.cpu_milli or shape.memory_bytes > self.memory_bytes:
@@ -118,7 +118,7 @@ class NodeCapacity:
 
 
 def place(spec: GangSpec, free: FreeCapacity) -> tuple[Placement, ...] | None:
-    """Nodes for the whole gang, taking the room in ``free``; None, with nothing taken, when it does not fit."""
+    """Allocate nodes for the whole gang in ``free``; return None, with nothing allocated, if it does not fit."""
     shape = shape_of(spec, free.doors)
     for sharing in choices(spec, free.sharing) if shape.is_share else (None,):
         placed = free.place(replace(shape, sharing=sharing) if shape.is_share else shape, spec.nodes)
@@ -136,12 +136,12 @@ def has_room(spec: GangSpec, free: FreeCapacity) -> bool:
 
 
 def ways_of(gpus: Iterable[Gpu]) -> frozenset[Sharing]:
-    """The ways in which parts of these devices are kept apart."""
+    """Return the ways in which parts of these devices are isolated."""
     return frozenset(gpu.sharing for gpu in gpus if gpu.sharing is not None)
 
 
 def takes_pods(node: Node) -> bool:
-    """Return whether new pods may go there, room or not."""
+    """Return whether a node accepts new pods, regardless of capacity."""
     return node.ready and node.closed is None
 
 
@@ -153,14 +153,14 @@ def grant_of(shape: Shape, gpu_uuids: tuple[str, ...]) -> Grant:
 
 
 def matching(node: Node, shape: Shape) -> list[Gpu]:
-    """Devices of the node that are of the kind asked for, free or not; none for a shape without devices."""
+    """Return the devices of the node of the requested kind, free or not; none for a shape without devices."""
     if not shape.num_gpus:
         return []
     return [gpu for gpu in node.gpus if serves(gpu, shape)]
 
 
 def why_never(spec: GangSpec, nodes: tuple[Node, ...]) -> Reason | None:
-    """Return why the gang would not fit even if nothing else ran; None when it would."""
+    """Return why the gang would not fit even if nothing else ran; None if it would."""
     barred = doors_of(tuple(nodes)).barred_for_good(spec)
     if _would_hold(spec, [node for node in nodes if node.name not in barred]):
         return None
@@ -182,7 +182,7 @@ def why_never(spec: GangSpec, nodes: tuple[Node, ...]) -> Reason | None:
 
 
 def why_waiting(spec: GangSpec, free: Free, holders: Iterable[str]) -> Reason:
-    """Say why the gang does not fit now although it could; ``holders`` are the names of the running workloads."""
+    """Return why the gang does not fit now although it could; ``holders`` are the names of the running workloads."""
     need = describe_need(spec)
     shape, barred = shape_of(spec, free.doors), free.doors.barred(spec)
     freest = "; ".join(
@@ -202,7 +202,7 @@ def why_waiting(spec: GangSpec, free: Free, holders: Iterable[str]) -> Reason:
 
 
 def shape_of(spec: GangSpec, doors: Eligibility) -> Shape:
-    """The shape of a member, with the nodes that do not take it."""
+    """Return the shape of a pod, with the nodes that do not accept it."""
     shape, barred, apart = Shape.of(spec.resources), doors.barred(spec), keeps_apart(spec.kubernetes)
     return replace(shape, barred=frozenset(barred), apart=apart) if barred or apart else shape
 
@@ -224,7 +224,7 @@ def _would_hold(spec: GangSpec, nodes: Iterable[Node]) -> bool:
 
 
 def _most_members(node: Node, shape: Shape, limit: int) -> int:
-    """Return how many members the node would hold if nothing else ran, as far as ``limit``."""
+    """Return how many pods the node would hold if nothing else ran, at most ``limit``."""
     most = min(limit, 1) if shape.apart else limit
     if shape.cpu_milli:
         most = min(most, node.cpu_milli // shape.cpu_milli)

@@ -1,4 +1,4 @@
-"""Makes a key of what one member of a gang needs: members of equal shape fit the same nodes equally well."""
+"""Makes a key of the needs of one pod of a gang: pods of equal shape fit the same nodes equally well."""
 
 from functools import lru_cache
 
@@ -14,14 +14,14 @@ class Shape:
     """The resources that one pod takes from its node.
 
     Attributes:
-        num_gpus: Devices that are touched; a share touches one.
+        num_gpus: The number of devices used; a share uses one.
         gpu_milli: Thousandths of each of them; 1000 for whole devices.
         gpu_model: Models it can use, as in ``A100|H100``; None for any.
         min_gpu_memory_bytes: Each device has at least this much memory; None for any.
-        sharing: Ways in which a share may be kept apart from others; None for any.
-        parts_only: It takes what is handed out as a part by itself, such as a MIG instance, by its memory.
-        barred: Nodes to which it cannot go, room or not.
-        apart: No two members of one gang on one node.
+        sharing: Acceptable ways in which a share is isolated from others; None for any.
+        parts_only: Whether it uses separately allocated parts, such as MIG instances, by their memory.
+        barred: Nodes that it cannot use, regardless of capacity.
+        apart: Whether no two pods of a gang may share a node.
     """
 
     cpu_milli: int = 0
@@ -41,21 +41,21 @@ class Shape:
 
     @classmethod
     def of(cls, resources: Resources) -> "Shape":
-        """The shape of a pod with these resources; what is left open counts as nothing."""
+        """Return the shape of a pod with these resources; unspecified ones count as zero."""
         return _shape_of(resources)
 
     @property
     def total_gpu_milli(self) -> int:
-        """Thousandths of devices in all."""
+        """Return the total thousandths of devices."""
         return self.num_gpus * self.gpu_milli
 
     @property
     def is_share(self) -> bool:
-        """It takes a part of one device."""
+        """Return whether it uses a part of one device."""
         return self.num_gpus == 1 and self.gpu_milli < WHOLE_GPU
 
 
-# Asked for each run at each pass, and most runs ask for what others ask for.
+# Called for each run at each pass, and most runs have the same requests as others.
 @lru_cache(maxsize=4096)
 def _shape_of(resources: Resources) -> Shape:
     cpu, memory, gpu = resources.cpu_milli or 0, resources.memory_bytes or 0, resources.gpu

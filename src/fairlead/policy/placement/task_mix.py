@@ -1,4 +1,4 @@
-"""Learns what tends to be asked for: counts of shapes, from arrivals or from history."""
+"""Learns the usual requests: counts of shapes, from arrivals or from history."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from fairlead.state.snapshot import Workload
 
 
 class TaskMix:
-    """The number of times that each shape was asked for; memory does not tell shapes apart.
+    """The number of requests for each shape; memory does not distinguish shapes.
 
     Attributes:
         num_observed: Pods counted so far.
@@ -25,10 +25,10 @@ class TaskMix:
 
     @classmethod
     def settled(cls, asked: Sequence[tuple[Shape, int]]) -> "TaskMix":
-        """The mix of so many of the oldest pods that it changes only when a fifth more have come.
+        """Return the mix of so many of the oldest pods that it changes only when a fifth more have come.
 
         Args:
-            asked: Shapes with how many pods asked for each, oldest first.
+            asked: Shapes with the number of pods that requested each, oldest first.
         """
         left = settled_size(sum(count for _, count in asked))
         mix = cls()
@@ -44,12 +44,12 @@ class TaskMix:
         self.num_observed += count
 
     def items(self) -> tuple[tuple[Shape, int], ...]:
-        """Shapes with their counts, in the order of first arrival."""
+        """Return shapes with their counts, in the order of first arrival."""
         return tuple(self._counts.items())
 
 
 def settled_mix(workloads: Iterable[Workload]) -> TaskMix:
-    """The settled mix of all members of these runs; many get the same one, so nobody may change it."""
+    """Return the settled mix of all pods of these runs; shared between callers, so not to be modified."""
     oldest_first = sorted(workloads, key=lambda each: (each.created_at, each.uid))
     return _mix_of(tuple((each.spec.resources, each.status.nodes or each.spec.nodes) for each in oldest_first))
 
@@ -61,7 +61,7 @@ def _mix_of(asked: tuple[tuple[Resources, int], ...]) -> TaskMix:
 
 @lru_cache(maxsize=4096)
 def settled_size(num_asked: int) -> int:
-    """Return of how many of the oldest pods, at least one, a mix is learnt where so many are asked for."""
+    """Return the number of oldest pods, at least one, from which a mix is learnt if this many are requested."""
     size = 1
     while (more := next_size(size)) <= num_asked:
         size = more

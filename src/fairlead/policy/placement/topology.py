@@ -1,17 +1,17 @@
-"""Tells how nodes lie to each other, and what the traffic of a gang costs that is spread over them.
+"""Models the network topology of nodes, and the cost of the traffic of a gang that is spread over them.
 
-Levels go from wide to narrow: zone, block, rack, NVLink island, node. Labels say which of them a node is in: those of
-Kubernetes, of the GPU operator, of NVIDIA's topograph, and of the providers that have blocks; a cluster gives its own
-with ``topology.fairlead.dev/<level>``. A node that is silent on a level that others speak of is there with those
-only with which it shares a narrower domain. Levels that no node speaks of do not exist.
+Levels go from wide to narrow: zone, block, rack, NVLink island, node. Labels place a node in them: those of Kubernetes,
+of the GPU operator, of NVIDIA's topograph, and of the providers that have blocks; a cluster sets its own with
+``topology.fairlead.dev/<level>``. A node without a label for a level that others have shares a domain of that level
+only with the nodes with which it shares a narrower domain. Levels without any label are ignored.
 
 A ring all-reduce among n ranks sends 2 (n - 1) / n times the data over each link of the ring, and is as slow as the
 slowest (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3). So the cost of a gang is that of the
-narrowest domain that holds it whole, and only then of how often its ring leaves the domains within.
+narrowest domain that holds it entirely, and only then of how often its ring leaves the domains within.
 
-``LEVELS`` has the speeds that are assumed where a cluster says nothing; none was measured here. Only their order
-decides where a gang goes: a level inside of which links are no faster than between its domains makes no difference, and
-is left out. A cluster says its own with labels ``bandwidth.fairlead.dev/<level>``, whole gigabytes a second.
+``LEVELS`` has the speeds that are assumed unless a cluster sets its own; none was measured here. Only their order
+affects placement: a level within which links are no faster than between its domains makes no difference, and is left
+out. A cluster sets its own with labels ``bandwidth.fairlead.dev/<level>``, whole gigabytes per second.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,9 @@ class Level:
     """Domains of one width.
 
     Attributes:
-        keys: Labels whose value is the domain of a node; the first that is there counts.
-        bytes_per_s: Of a link between two devices that share such a domain and no narrower one, in one direction.
+        keys: Labels whose value is the domain of a node; the first one present counts.
+        bytes_per_s: The speed of a link, in one direction, between two devices that share such a domain and no narrower
+            one.
     """
 
     name: str
@@ -46,7 +47,7 @@ LEVELS = (
     Level(
         name="zone",
         keys=("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
-        bytes_per_s=12.5e9,  # 100 Gbit/s: what is left of the adapter of each device on the way through the core
+        bytes_per_s=12.5e9,  # 100 Gbit/s: the rest of the adapter of each device on the way through the core
     ),
     Level(
         name="block",
@@ -59,7 +60,7 @@ LEVELS = (
             "fabric.topograph.run/tier-1",
             "network.topology.nvidia.com/spine",
         ),
-        bytes_per_s=25e9,  # half of what follows: uplinks are shared by two
+        bytes_per_s=25e9,  # half of the next: uplinks are shared by two
     ),
     Level(
         name="rack",
@@ -88,16 +89,16 @@ LEVELS = (
 )
 NODE = Level(name="node", bytes_per_s=450e9)
 
-# A domain is named by those around it too, as racks of two zones may have one number.
+# A domain is named with its enclosing ones, because racks of two zones may have the same number.
 Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """The levels that matter on some nodes, wide to narrow, and where each node lies.
+    """The relevant levels of some nodes, wide to narrow, and the domains of each node.
 
     Attributes:
-        paths: Of each node by name, the domain of every level.
+        paths: The domain of every level, by node name.
     """
 
     levels: tuple[Level, ...]
@@ -105,7 +106,7 @@ class Fabric:
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> "Fabric":
-        """The fabric as the labels of nodes tell it: a walk over all labels, then a look-up for each node and level."""
+        """Return the fabric by the labels of nodes: a walk over all labels, then a look-up for each node and level."""
         spoken = set[str]().union(*(node.labels for node in nodes))
         speeds = _speeds(nodes) if any(key.startswith(OWN_SPEED) for key in spoken) else {}
         levels = list[Level]()
@@ -123,18 +124,18 @@ class Fabric:
         return next((number for number, domains in enumerate(held) if len(set(domains)) > 1), len(held))
 
     def slowest_bytes_per_s(self, names: Sequence[str]) -> float:
-        """Speed of the slowest link of a ring through these nodes."""
+        """Return the speed of the slowest link of a ring through these nodes."""
         shared = self.shared(names)
         return self.levels[shared - 1].bytes_per_s if shared else FARTHEST_BYTES_PER_S
 
     def crossings(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Count the domains of each level that the nodes are in: how often a ring leaves one, if not just one."""
+        """Return the number of domains of the nodes at each level: how often a ring leaves one, if more than one."""
         paths = {self.paths[name] for name in names}
         return tuple(len({path[: number + 1] for path in paths}) for number in range(len(self.levels)))
 
 
 def describe_where(nodes: Sequence[Node], names: Sequence[str]) -> str | None:
-    """In which narrowest domain some nodes lie, such as "2 nodes in rack r1"; None where no label tells."""
+    """Describe the narrowest domain of some nodes, such as "2 nodes in rack r1"; None without labels."""
     chosen = sorted(set(names))
     if len(chosen) < 2:
         return None
@@ -153,7 +154,7 @@ def describe_where(nodes: Sequence[Node], names: Sequence[str]) -> str | None:
 
 
 def _speeds(nodes: Sequence[Node]) -> dict[str, float]:
-    """Return what nodes say of the speed of each level; the least counts, and what is no number says nothing."""
+    """Return the speed of each level from labels; the minimum counts, and values that are not numbers are ignored."""
     found: dict[str, float] = {}
     for node in nodes:
         for key, text in node.labels.items():

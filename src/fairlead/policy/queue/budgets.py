@@ -170,7 +170,7 @@ class Budgets:
         return [each for each in self.accounts.get(workload.spec.team, ()) if each.charges(workload.spec)]
 
     def _cost(self, workload: Workload, length_s: float) -> float:
-        """Return the cost of a run over a time, bounded by what is left of ``max_cost``; all of that if it is unknown."""
+        """Return the cost of a run over a time, within the rest of ``max_cost``; all of that for an unknown time."""
         spending, most = self.snapshot.spending, workload.spec.max_cost
         left = math.inf
         if most is not None and spending is not None:

@@ -87,7 +87,7 @@ class Durations:
         return self._took.get(kind)
 
     def same_until(self, workload: Workload, pods: Iterable[Pod], now: float) -> float:
-        """Return the time until which ``ends_at`` stays the same if nothing happens; a past time if it already differs."""
+        """Return the time until which ``ends_at`` stays the same if nothing happens; a past time if it has changed."""
         spec, started = workload.spec, workload.status.started_at
         leaves = [pod.terminating_since for pod in pods if not pod.phase.is_final]
         if leaves and all(since is not None for since in leaves):

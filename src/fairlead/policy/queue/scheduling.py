@@ -1,11 +1,11 @@
-"""Decides which of those that wait start now, and tells the others why not: order, promises, backfill, preemption.
+"""Decides which pending runs start now and why the others wait: order, promises, backfill, preemption.
 
-In their turn (``turns``) runs are placed as long as they fit. One that does not fit is promised the earliest start that
-the ends of others allow (``timeline``), if the rules give it a promise; others that come later may pass it only where
-they are gone by then, or leave free what it needs: EASY backfilling (Lifka, JSSPP 1995) with one promise, conservative
-backfilling (Mu'alem and Feitelson, TPDS 2001) with one for everybody. Nobody passes one of whose start nothing is
-known, except into room that it could never use. Some may be stopped for it (``preemption``), if the queue as it will be
-afterwards gives it their room (``aftermath``).
+Runs are placed in order (``turns``) as long as they fit. One that does not fit is promised the earliest start that the
+ends of other runs allow (``timeline``), if the rules give it a promise. Later runs may pass it only if they are over by
+then or leave free what it needs: EASY backfilling (Lifka, JSSPP 1995) with one promise, conservative backfilling
+(Mu'alem and Feitelson, TPDS 2001) with one for every run. No run passes one with unknown start, except into capacity
+that the latter could never use. Runs may be stopped for it (``preemption``) if the queue as it would be afterwards
+gives it their capacity (``aftermath``).
 
 A run that is as large as one that found no room, and stays as long, is not tried again in the same pass. So a pass
 costs a placement for each run that starts and for each shape that does not, and a walk in time for each promise.
@@ -55,11 +55,11 @@ from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Reservation,
 if TYPE_CHECKING:
     from fairlead.policy.pass_cache import PassCache
 
-# Only then is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
+# Only at the first look is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
 FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
 
-# After so many runs in one pass that would not come by the room of those stopped for them nobody is stopped any more:
-# to know that takes a pass from scratch, 40 ms with 300 nodes and 2,400 runs.
+# After this many runs in one pass whose preemptions would not get them started, no more runs are stopped: each check
+# takes a pass from scratch, 40 ms with 300 nodes and 2,400 runs.
 MOST_IN_VAIN = 10
 
 
@@ -72,14 +72,14 @@ def start(
     now: float,
     cache: "PassCache | None" = None,
 ) -> list[Change]:
-    """Changes of those that wait, of those that are stopped for them, and of elastic gangs that may grow.
+    """Return changes of pending runs, of runs stopped for them, and of elastic gangs that may grow.
 
     Args:
-        waiting: Those of the cache first, if there is one.
-        growable: Running elastic gangs that could do with more nodes.
-        pods: Of each workload, of any attempt, by attempt and index.
-        busy: Uids of workloads of which something else has been decided.
-        cache: What is known of the snapshot already.
+        waiting: Pending runs; those of the cache first, if there is one.
+        growable: Running elastic gangs that can use more nodes.
+        pods: Pods of each workload, of all attempts, by attempt and index.
+        busy: Uids of workloads that another change was decided for.
+        cache: Known facts about the snapshot.
     """
     automatic = snapshot.workloads if cache is None else cache.ordered(cache.automatic)
     choosing = [each for each in automatic if each.spec.capacity.auto and _runs_on(each, busy)]
@@ -106,28 +106,28 @@ def start(
 
 @dataclass(slots=True)
 class SchedulingPass:
-    """One pass over those that wait, in their turn.
+    """One pass over the pending runs, in order.
 
     Attributes:
-        holders: Runs that hold something, those that start in this pass at the end.
-        owed: Uids of those that wait and lie within their team's guarantee.
-        first: The first that did not fit.
-        waiting: All that wait.
-        promised: Uids of those that have a promise beyond this pass, whatever is decided in it.
-        num_in_vain: How many would not have come by the room of those that were to be stopped for them.
-        too_large: For each shape, numbers of members that found no room, with the last promised start that they passed.
-        num_promised: How many were promised a start beyond what teams are guaranteed.
-        making: Who is stopped or moved for others.
-        traits: What is known of the specs of those that wait.
-        stuck: Traits, and ends of stays, of which runs wait their turn behind the first, until somebody starts.
-        growing: Who asks for nodes to come.
-        is_asking: Somebody asks who fits on none that are here.
-        kept: The places that are kept for runs on the move.
-        selected: Who should hold GPUs, where the rules choose a set.
-        round: Who goes where, where GPUs are shared in rounds; then nothing is selected.
-        openings: The places of that round.
-        told_round: Uids of those that were told of it.
-        begins: Returns the room over time before anybody starts; made from the snapshot when left out.
+        holders: Runs that hold something; those that start in this pass come last.
+        owed: Uids of pending runs within their team's guarantee.
+        first: The first run that did not fit.
+        waiting: All pending runs.
+        promised: Uids of runs whose promise holds beyond this pass, whatever is decided in it.
+        num_in_vain: The number of runs that would not have started by the preemptions planned for them.
+        too_large: For each shape, numbers of pods that found no room, with the last promised start that they passed.
+        num_promised: The number of promised starts beyond the guarantees of teams.
+        making: Chooses the runs that are stopped or moved for others.
+        traits: Known traits of the specs of pending runs.
+        stuck: Traits, and ends of stays, of which runs wait behind the first one until another run starts.
+        growing: Tracks the runs that request new nodes.
+        is_asking: Whether a run that fits no existing node requests new ones.
+        kept: The places reserved for moving runs.
+        selected: The runs that should hold GPUs, if the rules select a set.
+        round: The assignment of runs to GPUs, if GPUs are shared in rounds; then nothing is selected.
+        openings: The free places of that round.
+        told_round: Uids of runs whose status already includes that round.
+        begins: Returns the timeline before any start; built from the snapshot if omitted.
     """
 
     snapshot: Snapshot
@@ -171,7 +171,7 @@ class SchedulingPass:
         cache: "PassCache | None" = None,
         traits: SpecTraits | None = None,
     ) -> "SchedulingPass":
-        """The queue before anybody was looked at."""
+        """Return the pass before any run was considered."""
         whole = capacity(snapshot.nodes)
         durations = durations_of(snapshot.completed)
         if cache is None:
@@ -179,7 +179,7 @@ class SchedulingPass:
             traits = SpecTraits(snapshot.nodes) if traits is None else traits
             kept = keep(snapshot.workloads, free)
             holding = kept.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
-            # What an engine placed is none of those that the queue may stop or move, or that a team's quota counts.
+            # Pods placed by an engine are not subject to preemption, moves or team quotas.
             of_queue = (workload for workload in snapshot.workloads if workload.spec.engine is None)
             holders = [workload for workload in of_queue if workload.uid in holding]
             ledger = Ledger.of(snapshot.teams, whole, holders)
@@ -212,13 +212,13 @@ class SchedulingPass:
         )
 
     def settle(self, workload: Workload) -> Change:
-        """Start a run that has moved in the place that was kept for it, which counts as held already."""
+        """Start a run that has moved in its reserved place, which already counts as held."""
         placed = placed_in(self.kept.pop(workload.uid))
         self.started.append((workload, placed))
         return started(workload, placed, self.now, self.snapshot.nodes)
 
     def in_turn(self, waiting: Sequence[Workload]) -> list[Workload]:
-        """Those that wait, in the order in which they are looked at."""
+        """Return the pending runs in the order in which they are considered."""
         self.waiting = waiting
         if self.rules.selection is not Selection.NONE:
             order = self._select(waiting)
@@ -226,21 +226,21 @@ class SchedulingPass:
             order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing, self.traits)
         else:
             order = first_come(waiting)
-        # Who only changes its size, or takes the place of another replica, has its turn already, but for whoever is
-        # owed what it gave up.
+        # A run that only changes its size, or replaces another replica, comes first, except before runs that are owed
+        # what it gave up.
         going_on = {each.uid for each in order if is_resizing(each.status) and not is_scavenger(each.spec)}
         if self.snapshot.parents and any(each.parent is not None for each in order):
-            # Here and not above: few queues have replicas.
+            # Imported here and not above: few queues have replicas.
             from fairlead.policy.serving.rollout_turns import taking_over
 
             going_on |= taking_over(order, self.holders, self.snapshot.parents, self.free)
         return sorted(order, key=lambda each: each.uid not in self.owed | going_on) if going_on else order
 
     def may_leave_out(self, more: Iterable[Workload]) -> bool:
-        """Return whether those alike need no look each: by rules where one tells of the others, and nobody is apart.
+        """Return whether similar runs may be skipped: under rules where one result holds for all of them.
 
         Args:
-            more: Those that wait to start again, or do not plainly wait.
+            more: Runs that wait to start again, or that wait for more than to be placed.
         """
         rules = self.rules
         return (
@@ -257,7 +257,7 @@ class SchedulingPass:
     def worth_a_look(
         self, waiting: Sequence[Workload], lists: WaitingLists, more: Iterable[Workload]
     ) -> Iterator[Workload]:
-        """Yield those that wait in the order of ``in_turn``, without those that would be told what they are told."""
+        """Yield pending runs in the order of ``in_turn``, without those whose status would not change."""
         self.waiting = waiting
         apart = {
             team.name
@@ -269,7 +269,7 @@ class SchedulingPass:
         return turns.runs(self._is_idle)
 
     def _is_idle(self, alike: Alike) -> bool:
-        """Return whether all of them, who were told so, wait on: they find no room, and nobody is stopped for them."""
+        """Return whether all of these runs keep waiting: no room is found, and no run is stopped for them."""
         if self.first is None or self.num_promised < self.rules.num_promises:
             return False
         traits, workload = alike.traits, alike.runs[0]
@@ -282,7 +282,7 @@ class SchedulingPass:
         return is_scavenger(traits.spec) or not (making.would_ask(workload, holders) or making.would_look(holders))
 
     def _select(self, waiting: Sequence[Workload]) -> list[Workload]:
-        """Choose who should hold GPUs; those first that are owed room, then the chosen, the others, scavengers."""
+        """Choose the runs that should hold GPUs. Runs owed room come first, then chosen ones, others, scavengers."""
         order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing, self.traits)
         rest = {each.uid: each for each in order if each.uid not in self.owed}
         fixed = (
@@ -299,7 +299,7 @@ class SchedulingPass:
         return [*(each for each in order if each.uid in self.owed), *chosen, *rest.values()]
 
     def _look_at_round(self, order: Sequence[Workload], rest: dict[str, Workload], fixed: Set[str]) -> list[Workload]:
-        """Have runs share by rounds; those first that are owed room, then those with a place, and the others."""
+        """Share GPUs by rounds; runs that are owed room come first, then those with a place, then the others."""
         self.round = rounds.current(
             self.snapshot, list(rest.values()), self.holders, self.pods, self.making.standing, self.ledger, fixed,
             is_settled=not self.busy, refused=self._is_refused,
@@ -310,14 +310,14 @@ class SchedulingPass:
         return [*(each for each in order if each.uid in self.owed), *known, *rest.values()]
 
     def _is_refused(self, workload: Workload) -> bool:
-        """Return whether a run may not start whatever is free."""
+        """Return whether a run may not start even with everything free."""
         return (
             self.budgets.refusal(workload, self.durations.length_s(workload, self.now)) is not None
             or why_never(workload.spec, self.snapshot.nodes) is not None
         )
 
     def regroup(self) -> list[Change]:
-        """Stop those that a new round sends elsewhere, or that are in the way of others."""
+        """Stop the runs that a new round sends elsewhere, or that block the place of others."""
         if self.round is None:
             return []
         changes = []
@@ -334,7 +334,7 @@ class SchedulingPass:
         return changes
 
     def observe(self, colocated: Sequence[Workload]) -> list[Change]:
-        """Note whom those are beside that may share GPUs, how fast they go there, and which round it was."""
+        """Record the neighbours of runs that share GPUs, their speed beside them, and their round."""
         beside = companies(colocated, self.pods)
         news = {} if self.round is None else self.round.news
         changes = []
@@ -350,7 +350,7 @@ class SchedulingPass:
         return changes
 
     def look_at(self, workload: Workload) -> list[Change]:
-        """Start the run, or say why it waits."""
+        """Start the run, or record why it waits."""
         if workload.status.avoids and has_room(away := workload.spec.away_from(workload.status.avoids), self.free):
             workload = replace(workload, spec=away)
         capacity = workload.spec.capacity
@@ -360,12 +360,12 @@ class SchedulingPass:
             told = any(change.workload_uid == workload.uid for change in changes)
             return changes if told else [*changes, *_only_seen(workload, seen)]
         if capacity.tier is Tier.OVERFLOW and has_room(workload.spec.on(spot=True), self.free):
-            # Of replicas above the base: elsewhere only where spot has no room.
+            # A replica above the base goes to on-demand nodes only if spot has no room.
             return self._look_at(replace(workload, spec=workload.spec.on(spot=True)))
         return self._look_at(workload) if not capacity.auto else self._choose_capacity(workload)
 
     def change_capacity(self, workload: Workload) -> list[Change]:
-        """A running one that is to go on on the other kind of capacity leaves for its place there."""
+        """Move a running run to the other kind of capacity if it should change and has a place there."""
         spec, now, live = workload.spec, self.now, self.making.live(workload)
         if workload.uid in self.making.stopped or len(live) != spec.nodes or any(p.terminating_since for p in live):
             return []
@@ -381,7 +381,7 @@ class SchedulingPass:
         return _only_seen(workload, seen)
 
     def _choose_capacity(self, workload: Workload) -> list[Change]:
-        """Wait for spot, or start on the kind of capacity that its deadline asks for."""
+        """Wait for spot, or start on the kind of capacity that the deadline requires."""
         spec, free = workload.spec, self.free
         spot = has_room(spec.on(spot=True), free)
         use = spot_deadline.decide_use(workload, self.snapshot, self.now, on_spot=None, spot=spot)
@@ -389,7 +389,7 @@ class SchedulingPass:
         if use == spot_deadline.NOTHING:
             changes = wait(seen, spot_deadline.WAITS, self.now)
         else:
-            # Without room on on-demand nodes spot is better than nothing.
+            # Without room on on-demand nodes, spot is better than nothing.
             on_spot = spot and (use == spot_deadline.SPOT or not has_room(spec.on(spot=False), free))
             changes = self._look_at(replace(seen, spec=spec.on(spot=on_spot)))
         told = any(change.workload_uid == workload.uid for change in changes)
@@ -442,7 +442,7 @@ class SchedulingPass:
         return self._keep_waiting(workload, end)
 
     def _names(self, assigned: Assignment | None) -> list[str]:
-        """Return the names of those with which a run is to share its GPUs."""
+        """Return the names of the runs with which a run shares its GPUs."""
         uids = () if assigned is None else assigned.beside
         return sorted(each.spec.name for each in self.snapshot.workloads if each.uid in uids) if uids else []
 
@@ -455,7 +455,7 @@ class SchedulingPass:
         return explaining.next_round(workload)
 
     def enlarge(self) -> dict[str, Change]:
-        """The starts of elastic gangs that get more than they need at least, by uid."""
+        """Return the starts of elastic gangs that get more than their smallest size, by uid."""
         if self._keeps_back:
             return {}
         placed = {
@@ -470,7 +470,7 @@ class SchedulingPass:
         return {each.uid: started(each, tuple(placed[each.uid]), now, nodes) for each, _ in gangs}
 
     def grow(self, growable: Sequence[Workload], waiting: Sequence[Workload]) -> list[Change]:
-        """Running gangs that stop to grow, or that are told that they may soon."""
+        """Return changes of running gangs that stop to grow, or that record that they may grow soon."""
         gangs = [(each, each.gang.nodes) for each in growable if each.uid not in self.making.stopped]
         if not gangs:
             return []
@@ -486,16 +486,16 @@ class SchedulingPass:
 
     @property
     def rules(self) -> SchedulingPolicy:
-        """Return what the queue goes by."""
+        """Return the scheduling policy of the queue."""
         return self.snapshot.rules
 
     @property
     def _keeps_back(self) -> bool:
-        """Return whether what is free is kept for those that wait."""
+        """Return whether free capacity is kept for pending runs."""
         return self.first is not None and (self.is_asking or self.rules.backfill is Backfill.NONE)
 
     def _one_more(self, workload: Workload) -> tuple[Placement, ...] | None:
-        """Take one more node for an elastic gang."""
+        """Allocate one more node for an elastic gang."""
         one = workload.spec.at(1)
         if self.rules.fair and self.ledger.exceeds(one) is not None:
             return None
@@ -511,7 +511,7 @@ class SchedulingPass:
         return placed
 
     def _try(self, spec: GangSpec, shape: Shape, end: float) -> tuple[Placement, ...] | None:
-        """Place the run where it delays nobody who was promised a start."""
+        """Place the run where it delays no promised start."""
         if self._is_too_large(spec, shape, end):
             return None
         passed = [claim for claim in self.claims if self.now < claim.start < end]
@@ -527,8 +527,8 @@ class SchedulingPass:
         return placed
 
     def _is_too_large(self, spec: GangSpec, shape: Shape, end: float) -> bool:
-        """Return whether one that was no larger found no room, and left no less free for those with a promise."""
-        # Whoever stays until a promised start leaves free what is kept for it, and so had one that was as large.
+        """Return whether a run that was no larger found no room while at least as much was free."""
+        # A run that stays past a promised start has to leave free what is reserved for it; so did the earlier one.
         return any(spec.nodes >= count and end > latest for count, latest in self.too_large.get(shape, ()))
 
     def _note_start(self, workload: Workload, placed: tuple[Placement, ...], end: float) -> None:
@@ -541,7 +541,7 @@ class SchedulingPass:
             self._timeline.hold(workload.uid, [(item.node, item.grant) for item in placed], end)
 
     def _keep_asking(self, workload: Workload) -> list[Change]:
-        """Ask for nodes, without which it never starts; while they come, nobody behind it takes them one by one."""
+        """Request nodes, without which the run never starts; until then, later runs do not take them one by one."""
         first = self.first or workload
         reason = explaining.needs(workload, self.timeline, self.holders)
         changes = self._wait(workload, reason, fits_here=False)
@@ -554,7 +554,7 @@ class SchedulingPass:
         return wait(workload, waits.reason, self.now, asked_at=waits.asked_at, ask_again_at=waits.ask_again_at)
 
     def _keep_waiting(self, workload: Workload, end: float) -> list[Change]:
-        """Promise it a start, or have room made for it; and say why it waits."""
+        """Promise the run a start, or make room for it, and record why it waits."""
         spec, now = workload.spec, self.now
         is_owed = workload.uid in self.owed
         if self.selected is not None and not is_owed and not is_scavenger(spec):
@@ -607,13 +607,13 @@ class SchedulingPass:
         return [*self._wait(workload, reason), *(making.stop(victim, workload, is_owed=is_owed) for victim in chosen)]
 
     def _keep_selecting(self, workload: Workload, selected: Selected, end: float) -> list[Change]:
-        """Have room made for it, if it is chosen, by those that are not; and say why it waits."""
+        """Make room for the run, if it is selected, by stopping runs that are not; and record why it waits."""
         now, making = self.now, self.making
         if workload.uid not in selected.chosen:
             self.stuck.add((self.traits.of(workload).alike, 0.0))
             return self._wait(workload, explaining.passed_over(workload, self.rules.selection))
         timeline, shape, count = self.timeline, self.traits.of(workload).shape, workload.spec.nodes
-        # Of all runs, so that it is the same once those have left that are stopped for it.
+        # Over all runs, so that the value stays the same once the runs that are stopped for it have left.
         soon = now + max((each.spec.grace_s for each in self.snapshot.workloads), default=0.0) + 1.0
         chosen = making.outside(workload, selected.giving_way, self.holders, self._there, timeline, soon)
         if self._changes_choice(chosen) and not self._all_come_by(workload, chosen):
@@ -645,20 +645,20 @@ class SchedulingPass:
         ]
 
     def _turn(self, workload: Workload) -> Reason:
-        """Return what a run is told that is promised nothing and for which nobody is stopped."""
+        """Return the reason for a run without a promise and for which no run is stopped."""
         if self.first is None or workload.uid == self.first.uid:
             return explaining.needs(workload, self.timeline, self.holders)
         return explaining.behind(workload)
 
     def _comes_by(self, workload: Workload, victims: Sequence[Victim]) -> bool:
-        """Return whether the run starts or has a promise, as the queue will be once all that make room are gone."""
+        """Return whether the run starts or has a promise once all runs that make room are gone."""
         if self.num_in_vain >= MOST_IN_VAIN:
             return False
         after = self._afterwards((*self.making.told, *victims), until={workload.uid})
         spec, now_anyway = workload.spec, {each.uid for each, _ in self.started}
         new = [each for each, _ in after.started if each.uid not in now_anyway]
         comes_by = any(each.uid == workload.uid for each in new) or (
-            # Those of its team that are owed the room go before it, and would be the next to be stopped for it.
+            # Runs of its team that are owed the room go before it, and would be the next to be stopped for it.
             workload.uid in after.promised
             and not any(each.spec.team == spec.team and each.spec.priority <= spec.priority for each in new)
         )
@@ -666,24 +666,24 @@ class SchedulingPass:
         return comes_by
 
     def _all_come_by(self, workload: Workload, victims: Sequence[Victim]) -> bool:
-        """Return whether the run and those that restart for it are chosen and find room, once all have left."""
+        """Return whether the run and those restarted for it are selected and find room, once all of them have left."""
         if self.num_in_vain >= MOST_IN_VAIN:
             return False
         assert self.selected is not None, "nobody restarts where nobody is chosen"
         coming = {workload.uid} | {each.workload.uid for each in victims} & self.selected.chosen
         after = self._afterwards((*self.making.told, *victims), until=coming)
-        # Room that is to be had by whoever comes is not there before the last of those that leave has left.
+        # Room that any arriving run may use is available only once the last of the leaving runs has left.
         assert after.selected is not None
         comes_by = coming <= after.selected.chosen & ({each.uid for each, _ in after.started} | after.promised)
         self.num_in_vain += not comes_by
         return comes_by
 
     def _changes_choice(self, victims: Sequence[Victim]) -> bool:
-        """Return whether others may be chosen once they have left: what they hold counts against quotas."""
+        """Return whether others may be selected once the victims have left: their holdings count against quotas."""
         return bool(victims) and any(team.quota != Quota() for team in self.snapshot.teams)
 
     def _afterwards(self, victims: Sequence[Victim], *, until: Set[str]) -> "SchedulingPass":
-        """The queue once all that make room are gone, when all of those have been looked at."""
+        """Return the pass once all runs that make room are gone, when all runs of ``until`` have been considered."""
         rules, left = replace(self.rules, preempts=False, moves=False), set(until)
         seen, pods, pending = without(self.snapshot, self.pods, victims, self.now)
         after = SchedulingPass.of(replace(seen, rules=rules), pods, self.busy, self.now, traits=self.traits)
@@ -702,19 +702,19 @@ class SchedulingPass:
         self.timeline.claim(claim)
         self.claims.append(claim)
         if not claim.parts:
-            # It may start at any time, so what it keeps is kept from everybody.
+            # It may start at any time, so what it keeps is held back from all other runs.
             for node, grant in claim.keeps:
                 self.free.hold(node, grant)
             self.claims[-1] = replace(claim, keeps=())
 
     @property
     def _there(self) -> set[str]:
-        """Uids of those that are not to be stopped in this pass any more."""
+        """Return the uids of runs that may not be stopped any more in this pass."""
         return {each.uid for each, _ in self.started} | self.busy | self.making.stopped
 
     @property
     def timeline(self) -> Timeline:
-        """Room over time; made when somebody first needs it."""
+        """Return the capacity over time, built on first use."""
         if self._timeline is None:
             if self.begins is not None:
                 timeline = self.begins()
@@ -731,24 +731,24 @@ class SchedulingPass:
 
 
 def _runs_on(workload: Workload, busy: frozenset[str]) -> bool:
-    """Return whether it runs as wanted and nothing else has been decided of it."""
+    """Return whether it runs as intended and no other change was decided for it."""
     return (
         workload.status.phase is Phase.RUNNING and workload.intent is Intent.RUN and workload.uid not in busy
     )  # fmt: skip
 
 
 def _other_layout(spec: GangSpec, snapshot: Snapshot) -> str | None:
-    """Name a layout in which nodes of this cluster would hold a run; None where they have no others."""
+    """Return the name of a layout in which nodes of this cluster would hold the run; None if they have no others."""
     if not snapshot.partitioned:
         return None
-    # Here and not above: few clusters have such nodes.
+    # Imported here and not above: few clusters have such nodes.
     from fairlead.policy.gpu.partitioning import layout_for
 
     return layout_for(spec, snapshot)
 
 
 def _colocated(snapshot: Snapshot, cache: "PassCache | None") -> list[Workload]:
-    """Return those that have GPUs, and may share them by the rules and by their specs."""
+    """Return runs with GPUs that they may share, by the rules and by their specs."""
     if snapshot.rules.selection is not Selection.LEAST_WORK:
         return []
     if cache is not None:
@@ -757,7 +757,7 @@ def _colocated(snapshot: Snapshot, cache: "PassCache | None") -> list[Workload]:
 
 
 def _only_seen(workload: Workload, seen: Workload) -> list[Change]:
-    """Keep what was seen of spot, where that is news and nothing else is."""
+    """Record the new status, if it differs and no other change does so."""
     if seen.status is workload.status:
         return []
     return [Change(workload_uid=workload.uid, version=workload.version, status=seen.status)]

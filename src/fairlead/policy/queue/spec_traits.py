@@ -1,7 +1,7 @@
-"""Keeps of each run that waits what the queue asks of its spec at every pass, which changes only with the spec.
+"""Keeps facts about the spec of each pending run, which each pass needs and which change only with the spec.
 
-A long queue is looked at run by run at each pass. Nothing here depends on what is free or on the time, so that what is
-kept holds as long as the nodes are the same. With or without it a pass comes to the same plan.
+A long queue is considered run by run at each pass. Nothing here depends on free capacity or on the time, so the facts
+hold as long as the nodes are the same. A pass comes to the same plan with or without them.
 """
 
 from collections.abc import Hashable
@@ -21,10 +21,10 @@ class Traits:
     """The traits of one spec.
 
     Attributes:
-        shape: The shape of a member, with the nodes that do not take it.
-        asks: What the whole gang asks for.
-        alike: Runs for which this is equal ask for the same, for the same team, with the same priority.
-        kind: As ``fairlead.policy.queue.durations.kind_of`` tells.
+        shape: The shape of a pod, with the nodes that do not accept it.
+        asks: The request of the whole gang.
+        alike: Equal for runs with the same request, team and priority.
+        kind: The result of ``fairlead.policy.queue.durations.kind_of``.
     """
 
     spec: GangSpec
@@ -35,11 +35,11 @@ class Traits:
 
 
 class SpecTraits:
-    """The traits of runs on some nodes, worked out once for each spec.
+    """The traits of runs on some nodes, computed once for each spec.
 
     Attributes:
-        known_to_fit: Of runs that are alike, the numbers of those that would fit if nothing ran. A shape does not tell:
-            nodes may be closed to one for now and to another for good.
+        known_to_fit: The ``alike`` numbers of runs that would fit if nothing ran. Shapes cannot replace them: nodes may
+            be temporarily closed to one shape and permanently to another.
     """
 
     def __init__(self, nodes: tuple[Node, ...]) -> None:
@@ -50,7 +50,7 @@ class SpecTraits:
         self.known_to_fit: set[int] = set()
 
     def of(self, workload: Workload) -> Traits:
-        """The traits of a run as its spec is now."""
+        """Return the traits of a run for its current spec."""
         found = self._of.get(workload.uid)
         if found is None or found.spec is not workload.spec:
             spec = workload.spec
@@ -65,5 +65,5 @@ class SpecTraits:
         return found
 
     def forget(self, uid: str) -> None:
-        """Keep nothing of a run any more."""
+        """Remove a run."""
         self._of.pop(uid, None)

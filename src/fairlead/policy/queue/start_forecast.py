@@ -1,8 +1,8 @@
-"""Foretells when those that wait start, if all ends when it has to at the latest and nobody else comes.
+"""Forecasts the starts of pending runs, if all runs end at their latest time and no new ones arrive.
 
-In their turn each is given the earliest start beside all before it, as in conservative backfilling (Mu'alem and
-Feitelson, TPDS 2001): the computation by which the first that waits is promised its start. Behind a run of whose start
-nothing is known, nothing is known. For W runs that wait: W walks of the timeline, at most ``MOST``.
+In order, each run gets the earliest start beside all earlier ones, as in conservative backfilling (Mu'alem and
+Feitelson, TPDS 2001): the computation by which the first pending run is promised its start. Behind a run with unknown
+start all starts are unknown. For W pending runs: W walks of the timeline, at most ``MOST``.
 """
 
 import math
@@ -21,14 +21,14 @@ from fairlead.policy.queue.timeline import Timeline, members
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
 
-# More that wait than this are told nothing.
+# Later runs get no forecast.
 MOST = 500
 
 
-# So many are named of those of whose end nothing is known.
+# The number of names listed of runs with unknown end.
 MOST_NAMED = 3
 
-# Why those that do not wait for room are foretold no start.
+# Why runs that do not wait for room get no forecast.
 _HELD = {
     Code.OVER_QUOTA: "its team is at its quota",
     Code.OVER_BUDGET: "no money is left for it, or nobody knows what it costs",
@@ -37,11 +37,11 @@ _HELD = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """One that waits, and when it will start.
+    """A pending run and its expected start.
 
     Attributes:
-        start: At the latest, as Unix time; None when nothing is known.
-        unknown: Why nothing is known; empty when something is.
+        start: The latest start as Unix time; None if unknown.
+        unknown: Why it is unknown; empty if it is known.
     """
 
     run: Workload
@@ -50,12 +50,12 @@ class Expected:
 
 
 def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
-    """Latest starts as Unix times, by uid, of those that wait and of whose start something is known."""
+    """Return the known latest starts of pending runs as Unix times, by uid."""
     return {each.run.uid: each.start for each in queue(snapshot, now) if each.start is not None}
 
 
 def queue(snapshot: Snapshot, now: float) -> list[Expected]:
-    """All that wait for their turn, in their turns; those of teams that hold all they may come last."""
+    """Return all pending runs in order; those of teams at their quota or budget come last."""
     pods = defaultdict[str, list[Pod]](list)
     for pod in snapshot.pods:
         pods[pod.workload_uid].append(pod)
@@ -96,7 +96,7 @@ def queue(snapshot: Snapshot, now: float) -> list[Expected]:
 
 
 def _why_unknown(timeline: Timeline, shape: Shape, holders: Iterable[Workload], ends: Mapping[str, float]) -> str:
-    """Return who holds room that such pods could use, without anybody knowing until when."""
+    """Return which runs with unknown end hold room that such pods could use."""
     usable = {name for name, room in timeline.rooms.items() if members(NodeCapacity.of(room.node), shape, 1)}
     if not usable:
         return "no node accepts such a pod now"
@@ -113,5 +113,5 @@ def _why_unknown(timeline: Timeline, shape: Shape, holders: Iterable[Workload], 
 
 
 def _gone_at(run: Workload, now: float) -> float:
-    """Return when a run that is to stop has left, whether its pods have their notice yet or not."""
+    """Return when a stopping run has left, whether its pods have been notified yet or not."""
     return now + run.spec.grace_s + SOON_S if run.status.phase is Phase.STOPPING else math.inf

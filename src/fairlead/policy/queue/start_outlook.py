@@ -1,4 +1,4 @@
-"""Foretells what the loop would decide now, and when those that wait after that will start."""
+"""Forecasts the decisions that the loop would make now, and the starts of runs that are pending after that."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,12 +13,12 @@ from fairlead.state.snapshot import Phase, Snapshot, Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """The decisions that come next.
+    """The next decisions.
 
     Attributes:
-        statuses: New ones, by uid, of the workloads that the next pass would change, and of those that wait behind the
+        statuses: New statuses by uid, of workloads that the next pass would change, and of pending runs behind the
             first that does not fit, with its name.
-        queue: Those that wait until then, in their turns; what starts now is among them.
+        queue: The runs that are pending until then, in order, including those that start now.
     """
 
     statuses: Mapping[str, Status]
@@ -26,7 +26,7 @@ class Outlook:
 
 
 def outlook(snapshot: Snapshot, now: float) -> Outlook:
-    """The next pass, and what follows as far as it is known."""
+    """Return the next pass, and what follows as far as known."""
     decided = decide(snapshot, now)
     found = {change.workload_uid: change.status for change in decided.changes if change.status is not None}
     settled = (Phase.PENDING, Phase.STOPPING)

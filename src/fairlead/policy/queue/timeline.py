@@ -1,11 +1,11 @@
-"""Keeps what is free of each node until when: the profile in which a run that waits is promised a start.
+"""Tracks the free capacity of each node over time, the profile in which pending runs are promised a start.
 
-Whoever holds something is expected to leave at a given time; a promise (a claim) takes room from its start on. The
-earliest start at which the whole gang fits, beside all claims, is found by walking through the ends in order: as in
-conservative backfilling (Mu'alem and Feitelson, TPDS 2001), with nodes instead of a number of processors. For N nodes
-and E ends that come first: N + E counts of how many members fit on a node, each linear in its devices.
+Each holding has an expected end; a promise (a claim) takes capacity from its start on. The earliest start at which the
+whole gang fits, beside all claims, is found by walking through the ends in order: as in conservative backfilling
+(Mu'alem and Feitelson, TPDS 2001), with nodes instead of a number of processors. For N nodes and E earlier ends: N + E
+counts of how many pods fit on a node, each linear in its devices.
 
-Members of a gang are alike, so counting how many fit on each node is exact; which devices they get is for placement.
+Pods of a gang are alike, so counting how many fit on each node is exact; which devices they get is left to placement.
 """
 
 import heapq
@@ -24,18 +24,18 @@ from fairlead.policy.queue.occupancy import Holding, Occupancy, Part
 from fairlead.state.snapshot import Grant, Node, Pod
 
 Told = TypeVar("Told")
-# What a run gives back is a holding of its own; no uid ends like this.
+# What a run gives back is a holding of its own, whose uid ends like this; no other uid does.
 IN_PART = " in part"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A promise of room from ``start`` on; infinity when nobody can say from when.
+    """A promise of capacity from ``start`` on; infinity if unknown.
 
     Attributes:
-        parts: What it will hold, by node; nothing when its start is not known.
-        keeps: What of the room that is free now has to stay free for it, from now on.
-        after: Uid of the run whose end it waits for; None when it waits for none.
+        parts: What it will hold, by node; empty if its start is unknown.
+        keeps: What of the currently free capacity has to stay free for it, from now on.
+        after: Uid of the run whose end it waits for; None if it waits for none.
     """
 
     start: float
@@ -47,10 +47,10 @@ class Claim:
 
 @dataclass(slots=True)
 class Timeline:
-    """Room now and to come, changed by whoever starts runs or makes claims.
+    """Capacity now and in future, updated as the pass starts runs or makes claims.
 
     Attributes:
-        kept: What rooms and ends were taken from, if that is kept from pass to pass; it is not changed.
+        kept: The source of rooms and ends, if that is kept between passes; it is not modified.
     """
 
     now: float
@@ -60,14 +60,14 @@ class Timeline:
     claims: list[Claim] = field(default_factory=list)
     kept: Occupancy | None = None
     _claimed: dict[str, list[tuple[Claim, Grant]]] = field(default_factory=lambda: defaultdict(list))
-    # Holdings that are not as they are kept, rooms that are its own, and those of them in which it holds something.
+    # Holdings that differ from ``kept``, copied rooms, and those of them in which something else is held.
     _changed: set[str] = field(default_factory=set)
     _own: set[str] = field(default_factory=set)
     _differs: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], until: dict[str, float], now: float) -> "Timeline":
-        """Return what live pods hold, each run until the time that is said of it, and others for ever."""
+        """Return the holdings of live pods, each run's until its given time, and others forever."""
         nodes = tuple(nodes)
         timeline = cls(now, {node.name: NodeCapacity.of(node) for node in nodes}, doors_of(nodes))
         parts = defaultdict[str, list[Part]](list)
@@ -80,11 +80,11 @@ class Timeline:
 
     @classmethod
     def since(cls, kept: Occupancy, now: float) -> "Timeline":
-        """As ``of``, from what is kept of the same nodes and pods; it must not change while this is used."""
+        """Return the same as ``of``, from what is kept of the same nodes and pods, which must not change meanwhile."""
         return cls(now, dict(kept.rooms), kept.doors, dict(kept.holdings), kept=kept)
 
     def hold(self, uid: str, parts: Iterable[Part], until: float) -> None:
-        """A run holds this from now until then."""
+        """Let a run hold these parts from now until then."""
         held = tuple(parts)
         for node, grant in held:
             self._room(node).take(grant)
@@ -92,24 +92,24 @@ class Timeline:
         self._is(uid, Holding(held, until))
 
     def end_by(self, uid: str, until: float) -> None:
-        """A run leaves earlier than was expected."""
+        """Let a run end earlier than expected."""
         holding = self.holdings[uid]
         self._is(uid, Holding(holding.parts, min(holding.until, until)))
 
     def end_parts(self, uid: str, parts: Sequence[Part], until: float) -> None:
-        """A run gives some of what it holds back earlier than was expected."""
+        """Let a run give back some of its parts earlier than expected."""
         holding, left = self.holdings[uid], list(parts)
         self._is(uid, Holding(tuple(part for part in holding.parts if not _taken(part, left)), holding.until))
         self._is(uid + IN_PART, Holding(tuple(parts), min(holding.until, until)))
 
     def claim(self, claim: Claim) -> None:
-        """Promise the room."""
+        """Reserve the parts of a claim."""
         self.claims.append(claim)
         for node, grant in claim.parts:
             self._claimed[node].append((claim, grant))
 
     def earliest(self, shape: Shape, count: int, length_s: float) -> Claim:
-        """The first start at which so many members fit for so long beside all claims."""
+        """Return the first start at which so many pods fit for so long beside all claims."""
         released: list[Holding] = []
         try:
             return self._walk(shape, count, length_s, released)
@@ -119,7 +119,7 @@ class Timeline:
                     self.rooms[node].take(grant)
 
     def freest(self, shape: Shape, most: int) -> list[NodeCapacity]:
-        """Nodes with most room now for such pods; those with such devices first, of those open ones."""
+        """Return the nodes with the most free capacity for such pods: those with such devices first, then open ones."""
 
         def rank(room: NodeCapacity) -> tuple[bool, bool, int, int, str]:
             such = room.such(shape)
@@ -129,10 +129,10 @@ class Timeline:
         return [self.rooms[name] for *_, name in heapq.nsmallest(most, self.of_rooms(("free", shape), rank).values())]
 
     def of_rooms(self, what: Hashable, told: Callable[[NodeCapacity], Told]) -> dict[str, Told]:
-        """Return what is told of each room as it is now, by node.
+        """Return a value for each room as it is now, by node.
 
         Args:
-            what: Names what is told, for which that function always tells the same of the same room.
+            what: A key of the function, which has to return the same for the same room.
         """
         if self.kept is None:
             return {name: told(room) for name, room in self.rooms.items()}
@@ -143,7 +143,7 @@ class Timeline:
 
     @contextmanager
     def at(self, moment: float) -> Iterator[Mapping[str, NodeCapacity]]:
-        """The rooms as they are expected then, beside all that is claimed from then on; to be left as they are."""
+        """Provide the rooms as expected at a time, beside all claims from then on; not to be modified."""
         ended = [grant for holding in self.holdings.values() if holding.until <= moment for grant in holding.parts]
         claimed = [part for claim in self.claims if claim.end > moment for part in claim.parts]
         changes = [(part, -1) for part in ended] + [(part, 1) for part in claimed]
@@ -156,19 +156,19 @@ class Timeline:
             self.rooms[node].take(grant, -times)
 
     def _is(self, uid: str, holding: Holding) -> None:
-        """Somebody holds this from now on, whatever is kept of it."""
+        """Set the holding of a uid, overriding the kept one."""
         self.holdings[uid] = holding
         self._changed.add(uid)
 
     def _room(self, node: str) -> NodeCapacity:
-        """The room of a node, to be changed."""
+        """Return the room of a node for modification."""
         if self.kept is not None and node not in self._own:
             self._own.add(node)
             self.rooms[node] = self.rooms[node].copy()
         return self.rooms[node]
 
     def _ends(self) -> Iterator[tuple[float, str]]:
-        """Yield when holdings end from now on, as far as that is known, in this order."""
+        """Yield the known ends of holdings from now on, in ascending order."""
         own = sorted(
             (until, uid) for uid in self._changed if self.now < (until := self.holdings[uid].until) < math.inf
         )  # fmt: skip
@@ -204,7 +204,7 @@ class Timeline:
             at = min(([] if end is None else [end[0]]) + over[:1])
 
     def _members(self, room: NodeCapacity, shape: Shape, most: int, at: float, length_s: float) -> int:
-        """Return how many members fit there from then on, beside the claims that overlap."""
+        """Return how many pods fit there from then on, beside the overlapping claims."""
         overlapping = self._overlapping(room.node.name, at, length_s)
         for grant in overlapping:
             room.take(grant)
@@ -214,7 +214,7 @@ class Timeline:
         return number
 
     def _overlapping(self, node: str, at: float, length_s: float) -> list[Grant]:
-        """All that is claimed of a node at any time of a stay; not all of it at one time, so it may say too much."""
+        """Return all claims on a node that overlap a stay; they need not overlap each other, so it may be too much."""
         if node not in self._claimed:
             return []
         return [grant for claim, grant in self._claimed[node] if claim.start < at + length_s and at < claim.end]
@@ -249,15 +249,15 @@ class Timeline:
                 grant = _grant(room, shape, before)
                 room.take(grant)
                 parts.append((name, grant))
-            # What stays free at the start may be held by anybody until then and beyond; the rest of what is free now
-            # is kept.
+            # What stays free at the start may be used by any run until then and beyond; the rest of what is free now is
+            # kept.
             keeps += _kept(name, before, room)
             for grant in (*overlapping, *(grant for node, grant in parts if node == name)):
                 room.take(grant, -1)
         return Claim(start=at, end=at + length_s, parts=tuple(parts), keeps=tuple(keeps), after=latest)
 
     def _any_time(self, shape: Shape, count: int) -> Iterator[Part]:
-        """Room that members could use whoever leaves first: wherever they fit once others are gone."""
+        """Yield the capacity that pods could use once any others have left."""
         for name, room in self.rooms.items():
             number = members(NodeCapacity.of(room.node), shape, count)
             if number:
@@ -273,7 +273,7 @@ class Timeline:
 
 
 def _taken(part: Part, left: list[Part]) -> bool:
-    """Return whether the part is one of those, each of which counts once."""
+    """Return whether the part is among those left, and remove it; each counts once."""
     if part not in left:
         return False
     left.remove(part)
@@ -281,7 +281,7 @@ def _taken(part: Part, left: list[Part]) -> bool:
 
 
 def members(room: NodeCapacity, shape: Shape, most: int) -> int:
-    """Return how many members of a shape fit into a room, as far as ``most``."""
+    """Return how many pods of a shape fit into a room, at most ``most``."""
     if not takes_pods(room.node) or room.node.name in shape.barred:
         return 0
     number = min(most, 1) if shape.apart else most
@@ -300,7 +300,7 @@ def members(room: NodeCapacity, shape: Shape, most: int) -> int:
 
 
 def _grant(room: NodeCapacity, shape: Shape, before: NodeCapacity) -> Grant:
-    """Choose what one member takes: devices that others hold before it starts rather than those free until then."""
+    """Choose the grant of one pod: devices that others hold before it starts rather than those free until then."""
     free = [gpu.uuid for gpu in room.such(shape) if room.gpu_milli[gpu.uuid] >= shape.gpu_milli]
     free.sort(key=lambda uuid: (before.gpu_milli[uuid], room.gpu_milli[uuid]))
     return Grant(
@@ -312,7 +312,7 @@ def _grant(room: NodeCapacity, shape: Shape, before: NodeCapacity) -> Grant:
 
 
 def _kept(name: str, before: NodeCapacity, after: NodeCapacity) -> Iterator[Part]:
-    """Yield what is free before and may not be held over the start, if after it no more than ``after`` is free."""
+    """Yield what is free before and may not be held past the start, if no more than ``after`` is free after it."""
     cpu = max(0, before.cpu_milli - max(0, after.cpu_milli)) if before.cpu_milli > 0 else 0
     memory = max(0, before.memory_bytes - max(0, after.memory_bytes)) if before.memory_bytes > 0 else 0
     if cpu or memory:

@@ -1,10 +1,10 @@
-"""Keeps those that wait in lists that stay sorted, and tells them in their turn, leaving out those that cannot start.
+"""Keeps pending runs in sorted lists, and yields them in order without those that cannot start.
 
-Most of a long queue are alike: they ask for the same, have never started, and have been told that they wait their turn.
-Such runs are a list by the time of their arrival, which is their order for as long as they wait. A pass that has found
-no room for one of them looks at none of the others, which would be told what they are told already. The order is that
-of ``fairlead.policy.queue.fair_order.fairly``: which place a run has in its team follows from how many of each list are
-before it. So a pass costs its teams and lists, and a look at each run that may start or is news.
+Most runs of a long queue are alike: they have the same request, have never started, and wait their turn. Such runs form
+a list by arrival time, which is their order for as long as they wait. A pass that has found no room for one of them
+skips the others, whose status would not change. The order is that of ``fairlead.policy.queue.fair_order.fairly``: the
+position of a run in its team follows from how many of each list precede it. So a pass costs its teams and lists, and a
+look at each run that may start or is new.
 """
 
 import heapq
@@ -27,10 +27,10 @@ Precedence = tuple[int, float, str]
 
 @dataclass(slots=True)
 class Alike:
-    """Runs of which a pass asks the same, and which it tells the same.
+    """Runs that are equivalent for a pass, with the same result.
 
     Attributes:
-        places: Their times of arrival and uids, ascending; ``runs`` are in the same order.
+        places: Their arrival times and uids, ascending; ``runs`` are in the same order.
     """
 
     traits: Traits
@@ -38,24 +38,24 @@ class Alike:
     runs: list[Workload] = field(default_factory=list)
 
     def precedence(self, place: tuple[float, str], now: float) -> Precedence:
-        """Sorts a place of this list among the runs of its team, as ``ageing.precedence`` does."""
+        """Return the sort key of a place among the runs of its team, as ``ageing.precedence`` does."""
         waited_s, priority = now - place[0], self.traits.spec.priority
         if priority < 0 or waited_s <= 0.0:
             return -priority, *place
         return -priority - int(waited_s / AGEING_S), *place
 
     def before(self, precedence: Precedence, now: float) -> int:
-        """Count those that come before a run of their team."""
+        """Count the runs of this list that precede a run of their team."""
         return bisect_left(self.places, precedence, key=lambda place: self.precedence(place, now))
 
 
 class WaitingLists:
-    """All that wait, brought up to date by whoever keeps it.
+    """All pending runs, updated as runs change.
 
     Attributes:
-        traits: What is known of their specs.
+        traits: The traits of their specs.
         alike: The lists, by what their runs have in common.
-        others: Those that are in none, by uid.
+        others: Runs in no list, by uid.
     """
 
     def __init__(self, traits: SpecTraits) -> None:
@@ -65,7 +65,7 @@ class WaitingLists:
         self.others: dict[str, Workload] = {}
 
     def add(self, run: Workload) -> None:
-        """One that waits from now on."""
+        """Add a pending run."""
         if not _is_plain(run):
             self.others[run.uid] = run
             return
@@ -80,7 +80,7 @@ class WaitingLists:
         self._lists[run.uid] = kind, place
 
     def remove(self, uid: str) -> None:
-        """One that does not wait any more, if it did."""
+        """Remove a run, if present."""
         if self.others.pop(uid, None) is not None or uid not in self._lists:
             return
         kind, place = self._lists.pop(uid)
@@ -93,25 +93,25 @@ class WaitingLists:
 
 @dataclass(slots=True)
 class _Cursor:
-    """A position in a list: the number of runs that the merge has passed on."""
+    """A position in a list: the number of runs already passed."""
 
     alike: Alike
     told: int = 0
 
     def precedence(self, now: float) -> Precedence:
-        """Sorts the next run."""
+        """Return the sort key of the next run."""
         return self.alike.precedence(self.alike.places[self.told], now)
 
 
 @dataclass(slots=True)
 class _Team:
-    """The runs of one team, or all scavengers, that are still to be told.
+    """The remaining runs of one team, or all scavengers.
 
     Attributes:
-        held: The holdings of the team and of its single runs so far.
-        singles: Those that are in no list, in their order, with ``num_told`` of them told.
-        lists: Those of which runs are still to be told.
-        done: Those of which no more are told, whether some are left or not.
+        held: The holdings of the team, including its single runs so far.
+        singles: Runs in no list, in order, with ``num_told`` of them passed.
+        lists: Lists with runs left.
+        done: Lists of which no more runs are yielded, whether some are left or not.
     """
 
     held: Amounts = NOTHING
@@ -121,7 +121,7 @@ class _Team:
     done: list[Alike] = field(default_factory=list)
 
     def first(self, now: float) -> tuple[Precedence, _Cursor | None] | None:
-        """Return the place of the next run, and its list if it is in one; None when there is none left."""
+        """Return the place of the next run, and its list if it is in one; None if there is none left."""
         found: tuple[Precedence, _Cursor | None] | None = None
         if self.num_told < len(self.singles):
             found = precedence(self.singles[self.num_told], now), None
@@ -132,7 +132,7 @@ class _Team:
         return found
 
     def take(self, cursor: _Cursor | None, traits: SpecTraits) -> Workload:
-        """Tell the next run, of that list if it is in one."""
+        """Return the next run, from that list if given, and advance."""
         if cursor is None:
             run = self.singles[self.num_told]
             self.num_told += 1
@@ -146,7 +146,7 @@ class _Team:
         return run
 
     def leave_out(self, idle: Callable[[Alike], bool]) -> None:
-        """Tell no more of the lists that are idle."""
+        """Skip the rest of the lists that are idle."""
         left = list[_Cursor]()
         for cursor in self.lists:
             if idle(cursor.alike):
@@ -156,7 +156,7 @@ class _Team:
         self.lists = left
 
     def held_before(self, place: Precedence, now: float) -> Amounts:
-        """Return what the team holds if every run before that place had started."""
+        """Return what the team would hold if every run before that place had started."""
         held = self.held
         for cursor in self.lists:
             if cursor.told:
@@ -167,10 +167,10 @@ class _Team:
 
 
 class Turns:
-    """Those that wait at one time, in their turn.
+    """The pending runs at one time, in order.
 
     Attributes:
-        owed: Uids of those within their team's guarantee.
+        owed: Uids of runs within their team's guarantee.
     """
 
     def __init__(
@@ -181,12 +181,12 @@ class Turns:
         ledger: Ledger,
         standing: Standing,
     ) -> None:
-        """Begin with the first.
+        """Prepare the order.
 
         Args:
-            more: Those that wait and are not in the lists.
-            apart: Teams of which all runs are told, whatever they are alike.
-            ledger: What is held now; it is of no use afterwards.
+            more: Pending runs that are not in the lists.
+            apart: Teams of which no run is skipped.
+            ledger: The current holdings; modified, so not usable afterwards.
         """
         self._ledger, self._now, self._traits = ledger, standing.now, lists.traits
         singles = [*lists.others.values(), *more]
@@ -216,10 +216,10 @@ class Turns:
         self.owed = frozenset(each.uid for each in self._owed)
 
     def runs(self, idle: Callable[[Alike], bool]) -> Iterator[Workload]:
-        """Yield them all, but for those of lists that are idle when their turn comes.
+        """Yield all runs, except those of lists that are idle when their turn comes.
 
         Args:
-            idle: Tells of a list that a look at any of its runs would come to nothing, and stays true once it is.
+            idle: Returns whether considering any run of a list would change nothing; stays true once it is.
         """
         yield from self._owed
         now, heap = self._now, list[tuple[float, float, str, str]]()
@@ -251,7 +251,7 @@ class Turns:
         return found
 
     def _push(self, heap: list[tuple[float, float, str, str]], name: str) -> None:
-        """Put a team in by its next run, as ``fair_order`` sorts them; leave it out where all are told."""
+        """Push a team by its next run, as ``fair_order`` sorts them; omit it if none is left."""
         team, ledger = self._teams[name], self._ledger
         found = team.first(self._now)
         if found is None:
@@ -263,7 +263,7 @@ class Turns:
 
 
 def _is_plain(run: Workload) -> bool:
-    """Return whether it has never started and is told that it waits its turn, so that its arrival tells its place."""
+    """Return whether a run has never started and waits its turn, so that its arrival determines its place."""
     spec, status = run.spec, run.status
     return (
         status.since == run.created_at

@@ -1,1 +1,1 @@
-"""Decides how many nodes a gang gets, and when a cluster is asked for more."""
+"""Decides the number of nodes of a gang, and when new nodes are requested for a cluster."""

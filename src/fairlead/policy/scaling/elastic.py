@@ -1,18 +1,17 @@
-"""Decides how many nodes an elastic gang gets: as many as are free within its bounds, and more later when that pays.
+"""Decides the number of nodes of an elastic gang: as many as are free within its bounds, and more later if that pays.
 
-Whoever starts gets the fewest it asks for first; what is free then and promised to nobody is shared out node by node.
-The next node goes to the gang that gains most by it in proportion to what it has, the greedy rule of marginal gains of
-AFS (Hwang et al., NSDI 2021, section 4.2) for the product of all speeds, which is proportional fairness. Nobody has
-measured how a gang scales, so its speed counts as its nodes: of k nodes the next adds 1/k. With n nodes to share out
-among g gangs that is n log g and a placement for each node.
+Each gang starts with its fewest nodes; what is then free and unpromised is distributed node by node. The next node goes
+to the gang with the largest gain in proportion to what it has, the greedy rule of marginal gains of AFS (Hwang et al.,
+NSDI 2021, section 4.2) for the product of all speeds, which is proportional fairness. The scaling of gangs is not
+measured, so speed counts as the number of nodes: of k nodes the next adds 1/k. Distributing n nodes among g gangs costs
+n log g and a placement for each node.
 
-A running gang grows only by stopping, with a checkpoint, and starting anew. So it grows when it has run for
-``PAUSE_S``, room for more has lasted for ``SETTLE_S``, nobody waits for that room, it has shown that it saves
-checkpoints, and the time that it saves is more than what it is thrown back. Pollux (Qiao et al., OSDI 2021, section
-4.2.1) weighs a change of size by its restart in the same way. What is left of a run of which nothing is known is
-expected to be as long as what is behind it.
+A running gang grows only by stopping, with a checkpoint, and starting again. So it grows once it has run for
+``PAUSE_S``, room for more has lasted for ``SETTLE_S``, no run waits for that room, it has saved a checkpoint, and the
+time that it saves exceeds what it loses. Pollux (Qiao et al., OSDI 2021, section 4.2.1) weighs a change of size against
+its restart in the same way. A run of unknown length is expected to have as much left as it has run.
 
-What a quota refuses cannot be seen before: a gang that was refused starts with its fewest nodes, and stays so.
+A refusal by a quota cannot be predicted: a gang that was refused starts with its fewest nodes, and stays so.
 """
 
 import heapq
@@ -31,20 +30,20 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, Status, Workload
 from fairlead.text.quantities import describe_duration, describe_nodes, plural
 
-# What has been free for less may be asked for in a moment.
+# Room that has been free for less may be needed in a moment.
 SETTLE_S = 300.0
-# From one start of a gang until it may stop to grow.
+# The minimum time from one start of a gang until it may stop to grow.
 PAUSE_S = 600.0
 
 
 def share_out(
     gangs: Iterable[tuple[Workload, int]], take: Callable[[Workload], tuple[Placement, ...] | None]
 ) -> dict[str, list[Placement]]:
-    """Return what elastic gangs get beyond the nodes they have, by uid; those that get nothing are left out.
+    """Return the nodes that elastic gangs get beyond those they have, by uid; gangs that get none are omitted.
 
     Args:
-        gangs: Each with the nodes it has, in the order in which they come where they gain alike.
-        take: Takes one more node for the gang; None when there is none.
+        gangs: Each with the nodes it has, in the order that breaks ties.
+        take: Allocates one more node for the gang; returns None if there is none.
     """
     more = dict[str, list[Placement]]()
     heap = [(num_nodes, turn, workload) for turn, (workload, num_nodes) in enumerate(gangs)]
@@ -59,7 +58,7 @@ def share_out(
 
 
 def is_resizing(status: Status) -> bool:
-    """Return whether the gang stops, or has stopped, only to go on with another number of nodes."""
+    """Return whether the gang stops, or has stopped, only to continue with another number of nodes."""
     reason = status.next_reason
     return status.phase is Phase.STOPPING and reason is not None and reason.code is Code.RESIZED
 
@@ -70,7 +69,7 @@ def stays_small(status: Status) -> bool:
 
 
 def may_grow(workload: Workload, now: float) -> bool:
-    """Return whether it is time to look for more nodes for an elastic gang."""
+    """Return whether more nodes may be considered for an elastic gang now."""
     status, progress = workload.status, workload.progress
     return (
         status.phase is Phase.RUNNING
@@ -84,7 +83,7 @@ def may_grow(workload: Workload, now: float) -> bool:
 
 
 def is_wanted(waiting: Iterable[GangSpec], free: FreeCapacity, ledger: Ledger) -> bool:
-    """Return whether what is free holds a single member of any that wait and might start, who may do with it later."""
+    """Return whether free capacity fits a pod of a pending run that may start, and so may use it later."""
     able = (spec for spec in waiting if not is_scavenger(spec) and ledger.exceeds(spec) is None)
     for spec in {shape_of(spec, free.doors): spec for spec in able}.values():
         placed = place(spec.at(1), free)
@@ -96,7 +95,7 @@ def is_wanted(waiting: Iterable[GangSpec], free: FreeCapacity, ledger: Ledger) -
 
 
 def grow(workload: Workload, more: int, live: tuple[Pod, ...], durations: Durations, now: float) -> list[Change]:
-    """Stop the gang for so many more nodes once they have lasted, and tell of them before.
+    """Stop the gang to grow once the room has lasted, and announce it before.
 
     Args:
         live: Its pods, in order.
@@ -124,7 +123,7 @@ def pays(workload: Workload, more: int, pods: Sequence[Pod], durations: Duration
 
 
 def next_look(workload: Workload, now: float) -> float:
-    """Return when time alone may next change what is decided on the size of a gang; infinity when it does not."""
+    """Return when time alone may next change the decision on a gang's size; infinity if it does not."""
     status = workload.status
     if workload.spec.most_nodes is None or status.phase is not Phase.RUNNING:
         return math.inf
@@ -133,7 +132,7 @@ def next_look(workload: Workload, now: float) -> float:
 
 
 def outlook(workload: Workload) -> str:
-    """Return how many nodes an elastic gang runs on, and what would give it more; nothing for any other."""
+    """Return on how many nodes an elastic gang runs, and what would give it more; empty for any other."""
     spec, num_nodes = workload.spec, workload.gang.nodes
     if spec.most_nodes is None:
         return ""
@@ -147,7 +146,7 @@ def outlook(workload: Workload) -> str:
 
 
 def says_room(workload: Workload, more: int) -> Reason:
-    """There is room for more nodes, which it takes if that lasts."""
+    """Return the reason that there is room for more nodes, to be used if it lasts."""
     what = f"{plural(more, 'more node')} {'is' if more == 1 else 'are'} free"
     return Reason(
         code=Code.RANKS_STARTED,
@@ -158,12 +157,12 @@ def says_room(workload: Workload, more: int) -> Reason:
 
 
 def says_no_room(workload: Workload) -> Reason:
-    """There was room for more nodes, and is no more."""
+    """Return the reason that there is no more room for more nodes."""
     return Reason(code=Code.RANKS_STARTED, message=outlook(workload).removeprefix("; "))
 
 
 def says_grows(workload: Workload, more: int) -> Reason:
-    """It stops to go on with more nodes."""
+    """Return the reason of a gang that stops to grow."""
     num_nodes = workload.gang.nodes
     return Reason(
         code=Code.RESIZED,
@@ -174,7 +173,7 @@ def says_grows(workload: Workload, more: int) -> Reason:
 
 
 def says_shrinks(workload: Workload, wanting: Workload, keeps: int) -> Reason:
-    """It stops to go on with fewer nodes."""
+    """Return the reason of a gang that stops to shrink."""
     other, num_nodes = wanting.spec, workload.gang.nodes
     return Reason(
         code=Code.RESIZED,

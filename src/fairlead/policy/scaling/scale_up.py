@@ -1,8 +1,8 @@
-"""Decides when nodes to come are asked for, for whom, and when that is given up.
+"""Decides when to request new nodes, for which runs, and when to give up.
 
-The asking is in the status of a run, ``asked_at``; while it is there, the cluster keeps placeholders of the gang's
-shape that make its autoscaler bring nodes, and takes them away when it is not. Runs ask in their order, those behind
-only while all that hold them up ask too, so that no node comes for a run whose turn it cannot be.
+A request is recorded in the status of a run, ``asked_at``. While it is set, the cluster keeps placeholders of the
+gang's shape that make its autoscaler add nodes; it removes them otherwise. Runs request nodes in order, a later one
+only if all runs that delay it request nodes too, so that no node is added for a run that cannot be next.
 """
 
 from collections.abc import Callable
@@ -26,21 +26,21 @@ from fairlead.text.quantities import (
     plural,
 )
 
-# Placeholders of all runs together: an autoscaler looks at each of them again and again.
+# The limit on placeholders of all runs together: an autoscaler considers each of them repeatedly.
 MOST_PLACEHOLDERS = 1000
-# An autoscaler that says why it brings nothing may yet find a machine, but not often.
+# An autoscaler that reports why it adds nothing may still find a machine, but not often.
 REPLY_PATIENCE_S = 60.0
 # A quota that refuses placeholders may have room a little later, when another run has ended.
 REFUSED_PAUSE_S = 60.0
 
 
-# What it is, what the gang needs, what is there, where it is in an amount, and how it is said.
+# Name of the resource, need of the gang, amount present, accessor in an ``Amount``, formatter.
 _Sum = tuple[str, int, int, Callable[[Amount], int | None], Callable[[int], str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """The way in which a run waits.
+    """The state of a waiting run.
 
     Attributes:
         asked_at, ask_again_at: As in ``Status``.
@@ -52,13 +52,13 @@ class Waits:
 
 
 def is_asking(workload: Workload) -> bool:
-    """Return whether nodes are asked for on behalf of the run, so that it has placeholders."""
+    """Return whether nodes are requested for the run, so that it has placeholders."""
     status = workload.status
     return status.asked_at is not None and status.phase is Phase.PENDING and workload.intent is Intent.RUN
 
 
 class Growing:
-    """The askings of one pass; runs are shown to it in the order in which they may start."""
+    """The requests for nodes of one pass; runs are passed in the order in which they may start."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         self._snapshot = snapshot
@@ -71,7 +71,7 @@ class Growing:
         self._held: dict[str, int] | None = None
 
     def why_never(self, spec: GangSpec, never: Reason) -> Reason | None:
-        """Say why the gang, that fits on no nodes here for ``never``, fits on none to come either; None when it may."""
+        """Return why a gang that fits no existing node fits no future one either; None if it may."""
         if self._growth is None:
             return never
         hindrance = self._hindrance(spec, self._growth, ever=True)
@@ -84,7 +84,7 @@ class Growing:
         """Return how a run waits that does not start now, for the reason ``why``.
 
         Args:
-            fits_here: The nodes that are here would hold it, if they were free.
+            fits_here: Whether the existing nodes would hold it if they were free.
         """
         found = self._wait(workload, why, fits_here=fits_here)
         if found.asked_at is not None:
@@ -95,7 +95,7 @@ class Growing:
         return found
 
     def is_asked_for(self, workload: Workload) -> bool:
-        """Return whether the run asks from this pass on."""
+        """Return whether the run requests nodes as of this pass."""
         return workload.uid in self._asking
 
     def _wait(self, workload: Workload, why: Reason, *, fits_here: bool) -> Waits:
@@ -111,7 +111,7 @@ class Growing:
                 return _beside(self._refused(growth, asked.refused), why, fits_here=fits_here)
             if waited_s >= (growth.patience_s if asked.said is None else min(growth.patience_s, REPLY_PATIENCE_S)):
                 return _beside(self._given_up(growth, asked), why, fits_here=fits_here)
-            # Nodes that come one by one are no news until they are enough.
+            # The reason stays unchanged while nodes come one by one, until they are enough.
             is_told = status.reason.code is Code.WAITING_FOR_NODES and why.code is not Code.WAITING_FOR_TURN
             reason = status.reason if is_told else _asking(workload.spec, growth, why, fits_here=fits_here)
             return Waits(reason=reason, asked_at=status.asked_at)
@@ -148,9 +148,9 @@ class Growing:
         return Waits(reason=reason, ask_again_at=self._now + growth.pause_s)
 
     def _hindrance(self, spec: GangSpec, growth: Growth, *, ever: bool) -> tuple[str, str] | None:
-        """Return why nodes to come cannot hold the gang, and what would mend it; None when they may.
+        """Return why future nodes cannot hold the gang, and a remedy; None if they may.
 
-        What is on the nodes that are there counts in full, so that it only speaks where it is sure.
+        The existing nodes count in full, so that only certain obstacles are reported.
 
         Args:
             ever: Whether at any time, or now.
@@ -188,7 +188,7 @@ class Growing:
         return None
 
     def _sums(self, spec: GangSpec, shape: Shape, *, ever: bool) -> list[_Sum]:
-        """Return what the gang needs in all, and what the nodes have of it, or have free."""
+        """Return the total need of the gang, and what the nodes have in total, or have free."""
         nodes = [node for node in self._snapshot.nodes if ever or takes_pods(node)]
         devices = [gpu.uuid for node in nodes for gpu in matching(node, shape)]
         held = {} if ever else self._held_milli()
@@ -228,7 +228,7 @@ def _asking(spec: GangSpec, growth: Growth, why: Reason, *, fits_here: bool) -> 
 
 
 def _beside(waits: Waits, why: Reason, *, fits_here: bool) -> Waits:
-    """For a run that waits for the nodes that are here as well, that comes first."""
+    """For a run that also waits for existing nodes, put that first."""
     return replace(waits, reason=replace(why, message=f"{why.message}; {waits.reason.message}")) if fits_here else waits
 
 
@@ -243,7 +243,7 @@ def _say_price(source: Source) -> str:
 
 
 def _brings(source: Source, shape: Shape) -> bool:
-    """Return whether such nodes may suit: memory of a device is known only where its node is."""
+    """Return whether such nodes may suit: the memory of a device is known only once its node exists."""
     if not shape.num_gpus:
         return True
     return not source.models or any(matches(model, 2**62, shape.gpu_model, None) for model in source.models)

@@ -1,1 +1,1 @@
-"""Endpoints: how many replicas, of which revision, and where requests go. Pure functions; no clock, no I/O."""
+"""Decides on replicas of endpoints, their revisions and the routing of requests. Pure functions; no clock, no I/O."""

@@ -1,18 +1,19 @@
-"""Judges a new revision by its requests beside those of the old one, with error rates that are stated.
+"""Compares a new revision with the old one by paired requests, with bounded error rates.
 
-The new revision gets a slice of the requests and the old one an equal slice of the same moments; the gateway pairs a
-request of one with a request of the other, so that load, hour and warm-up touch both alike. Each criterion, such as
-"failed" or "slower than the target", is a yes or no for each request, and a pair gives the difference D, -1, 0 or 1.
+The new revision gets a slice of the requests and the old one an equal slice at the same times; the gateway pairs a
+request of one with a request of the other, so that load, time of day and warm-up affect both alike. Each criterion,
+such as "failed" or "slower than the target", is true or false for each request, and a pair gives the difference D, -1,
+0 or 1.
 
 Two tests by betting (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 2024)
-may be looked at whenever one likes: by Ville's inequality a fair wealth ever reaches 1/a with probability a at most. A
-mixture of constant bets depends on how often each D came and not on their order, so that counts are all that is kept.
+may be evaluated at any time: by Ville's inequality a fair wealth ever reaches 1/a with probability at most a. A mixture
+of constant bets depends on how often each D occurred and not on their order, so only counts are kept.
 
 - It is *rolled back* once the wealth of betting on D > 0 reaches the number of criteria / (1 - confidence): a revision
   that is no worse is rolled back with probability 1 - confidence at most.
 - It is *promoted* once the wealth of betting on D < margin has reached 1 / (1 - confidence) for every criterion: one
   that is worse by its margin or more in any of them is promoted with probability 1 - confidence at most.
-- Of which neither is known after ``MOST_PAIRS`` the old revision stays.
+- If neither is reached after ``MOST_PAIRS``, the old revision stays.
 """
 
 import math
@@ -22,12 +23,12 @@ from enum import StrEnum
 from fairlead.frozen import dataclass
 
 MOST_PAIRS = 20_000
-# Parts of the most that may be bet, mixed evenly: small ones find small differences, large ones a broken revision.
+# Bets as parts of the maximum, mixed evenly: small ones detect small differences, large ones a broken revision.
 BETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 class Verdict(StrEnum):
-    """Outcome for the new revision."""
+    """The outcome for the new revision."""
 
     GO_ON = "go on"
     PROMOTE = "promote"
@@ -37,11 +38,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Pairs by one criterion.
+    """Counts of pairs by one criterion.
 
     Attributes:
-        worse: Of them, those in which only the new revision's request was bad.
-        better: Those in which only the old one's was.
+        worse: Pairs in which only the new revision's request was bad.
+        better: Pairs in which only the old revision's request was bad.
     """
 
     name: str
@@ -56,11 +57,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """All that is known of the new revision so far.
+    """The comparison of the new revision so far.
 
     Attributes:
         blamed: Criteria by which it is worse than the old one.
-        evidence: Part of what promotes it that is there, from 0 to 1.
+        evidence: The part of the evidence required for promotion, from 0 to 1.
     """
 
     verdict: Verdict
@@ -69,11 +70,12 @@ class Judgement:
 
 
 def judge_canary(seen: Mapping[str, Comparison], margins: Mapping[str, float], confidence: float) -> Judgement:
-    """Return what becomes of a new revision.
+    """Return the verdict on a new revision.
 
     Args:
-        seen: By criterion; one that is missing has no pairs.
-        margins: For each criterion, how much more often bad is too much, from 0 to 1, such as 0.01.
+        seen: By criterion; a missing one has no pairs.
+        margins: For each criterion, the increase in the rate of bad requests that is too much, from 0 to 1, such as
+            0.01.
         confidence: 1 less the rate of each error, from 0 to 1.
     """
     error = 1.0 - confidence
@@ -95,7 +97,7 @@ def judge_canary(seen: Mapping[str, Comparison], margins: Mapping[str, float], c
 
 
 def log_wealth(seen: Comparison, bound: float, *, above: bool) -> float:
-    """Return the logarithm of what bets on a mean of D above ``bound``, or below it, have become, from a stake of 1."""
+    """Return the log wealth of bets on a mean of D above ``bound``, or below it, from a stake of 1."""
     worst = 1.0 + bound if above else 1.0 - bound
     counts = ((1.0, seen.worse), (-1.0, seen.better), (0.0, seen.pairs - seen.worse - seen.better))
     logs = [
@@ -107,5 +109,5 @@ def log_wealth(seen: Comparison, bound: float, *, above: bool) -> float:
 
 
 def step_at(steps: int, evidence: float) -> int:
-    """Return which of so many steps it is, from 0: each ends when its part of the evidence is there."""
+    """Return the current step, from 0; each step ends when its part of the evidence is reached."""
     return min(steps - 1, int(evidence * steps))

@@ -1,13 +1,14 @@
-"""Replicas for several endpoints under one budget, by what each replica adds to the share of requests in time.
+"""Allocates replicas to several endpoints under one budget, by what each replica adds to the share of requests in time.
 
-Demand is forecast as equally likely samples: half lognormal around a level that forgets quickly, half quantiles of the
-last quarter of an hour, for it may be again as it was. The attainment of n replicas is in closed form, with a gate that
-refuses what would be late, or with an endless queue. A further replica counts only from the second at which it serves,
-one fewer counts at once, and each replica moved costs a small toll, so that nothing flaps and no cooldown is needed.
-The split with the greatest sum within the budget is exact (a knapsack), or greedy for very many endpoints.
+Demand is forecast as equally likely samples: half lognormal around a level with a short memory, half quantiles of the
+last 15 minutes, since past rates may recur. The attainment of n replicas is in closed form, with a gate that refuses
+requests that would be late, or with an unbounded queue. An additional replica counts only from the second at which it
+serves, a removed one counts at once, and each replica moved costs a small toll, which prevents oscillation without a
+cooldown. The split with the greatest sum within the budget is exact (a knapsack), or greedy for very many endpoints.
 
-A replica is so many places that each serve one request at a time. The mean over endpoints may starve a large one for
-several small ones where the budget is short. What nobody needs stays where it is, unless ``enough`` says how many are.
+A replica has a number of places that each serve one request at a time. The mean over endpoints may starve a large one
+for several small ones if the budget is short. Surplus replicas stay where they are, unless ``enough`` bounds their
+number.
 """
 
 import math
@@ -21,22 +22,23 @@ from fairlead.frozen import dataclass
 
 HORIZON_MIN = 5
 WINDOW_MIN = 15
-# Share of the level that is left after a minute, and the error of a forecast for a minute ahead (it grows as the root).
+# The share of the level left after a minute, and the error of a forecast one minute ahead (it grows with the square
+# root).
 MEMORY = 0.3
 ERROR = 0.12
 SAMPLES = 10
 TOLL = 0.005
-# With this share of requests in time nobody needs more, and beyond this one what is there may go.
+# With this share of requests in time no more replicas are needed; beyond the second, surplus ones may be removed.
 ENOUGH, TO_SPARE = 0.995, 0.9985
-# Erlang's loss is reckoned for so many places at most.
+# Erlang's loss formula is computed for at most this many places.
 MOST_LOSS_PLACES = 64
-# Beyond so many steps of the exact split the greedy one is taken.
+# Beyond this many steps the greedy split replaces the exact one.
 MOST_STEPS = 3_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delays:
-    """Seconds until a further replica serves: a warm one, one with room in the budget, one that another must leave."""
+    """Seconds until another replica serves: a warm one, one within the budget, one that has to replace another."""
 
     warm_s: float = 3.0
     start_s: float = 35.0
@@ -45,23 +47,23 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """An endpoint as it is now.
+    """The present state of an endpoint.
 
     Attributes:
-        rates: Requests a second that were offered, refused ones too, in each interval; oldest first, not empty.
-        service_s: Mean seconds for which a request has a place.
+        rates: Offered requests per second, including refused ones, in each interval; oldest first, not empty.
+        service_s: Mean seconds for which a request occupies a place.
         service_cv2: Squared coefficient of variation of these.
         slo_s: Seconds within which a request is in time.
         replicas: Replicas that serve or were ordered, at least one.
-        idle: Replicas given up that are still warm.
-        locked: An order is under way: it keeps its number now.
-        gate: Requests that would be late are refused at once.
+        idle: Removed replicas that are still warm.
+        locked: Whether an order is in progress: the number then stays.
+        gate: Whether requests that would be late are refused at once.
         places: Requests that a replica serves at once.
-        least: It has so many at least.
-        most: And so many at most; None for no bound.
-        shares: Share of requests in time, 0 to 1, by the load of a replica as a part of the most that it can do, both
-            in order; ``service_s`` is the part of a second that a request takes of it then, with one place. Empty where
-            a place serves one request at a time.
+        least: The minimum number of replicas.
+        most: The maximum number of replicas; None for no bound.
+        shares: Share of requests in time, 0 to 1, by the load of a replica as a part of its maximum, in ascending order
+            of load; ``service_s`` is then the part of a second of the replica that a request takes, with one place.
+            Empty if a place serves one request at a time.
     """
 
     rates: Sequence[float]
@@ -90,14 +92,14 @@ class Service:
 
 
 def queue_limit(service_s: float, slo_s: float) -> int:
-    """Requests that the gate holds for each place, running and waiting; the rest would be late. At least 1."""
+    """Return the requests that the gate admits per place, running and waiting; more would be late. At least 1."""
     return max(1, math.floor(slo_s / service_s - 0.5))
 
 
 def allocate(services: Sequence[Service], budget: int, *, interval_s: float = 10.0) -> list[int]:
-    """Replicas for each service, in their order: its least at least, never more than ``budget`` together.
+    """Return the replicas of each service, in order: at least its minimum, at most ``budget`` in total.
 
-    Raises ValueError where the budget is below what the least and the locked ones take.
+    Raises ValueError if the budget is below the sum of the minimums and the locked ones.
     """
     held = [each.replicas if each.locked else each.least for each in services]
     spare = budget - sum(held)
@@ -114,7 +116,7 @@ def allocate(services: Sequence[Service], budget: int, *, interval_s: float = 10
 
 
 def enough(service: Service, *, interval_s: float = 10.0) -> int:
-    """Return how many replicas bring nearly all requests in time; fewer than there are only with something to spare."""
+    """Return how many replicas serve nearly all requests in time; fewer than now only with a margin."""
     loads = _loads(tuple(service.rates), service.service_s, interval_s)
     most = service.replicas + math.ceil(2.0 * max(map(max, loads)) / service.places) + 2
 
@@ -132,7 +134,7 @@ def enough(service: Service, *, interval_s: float = 10.0) -> int:
 
 
 def forecast(rates: Sequence[float], interval_s: float) -> list[list[float]]:
-    """Equally likely rates (requests a second) for each of the minutes ahead: samples x minutes."""
+    """Return equally likely rates (requests per second) for each of the minutes ahead: samples x minutes."""
     per_minute = max(1, round(60.0 / interval_s))
     recent = list(rates[-WINDOW_MIN * per_minute :])
     weights = [MEMORY ** (age / per_minute) for age in range(len(recent) - 1, -1, -1)]
@@ -146,11 +148,12 @@ def forecast(rates: Sequence[float], interval_s: float) -> list[list[float]]:
 
 
 def attainment(load: float, num_places: float, service: Service) -> float:
-    """Share of requests in time, 0 to 1, under ``load`` (places' worth of work) with so many places.
+    """Return the share of requests in time, 0 to 1, under ``load`` (in units of places) with this many places.
 
-    With the gate 1 less the loss of a queue of m places, M/M/1/m with m scaled for several servers and for the spread
-    of service times; where next to nothing may wait, 1 less Erlang's loss, that of the places alone. Else the tail of
-    an endless queue: Sakasegawa's probability of waiting and an exponential wait. With ``shares`` what these say.
+    With the gate it is 1 minus the loss of a queue of m places, M/M/1/m with m scaled for several servers and for the
+    variation of service times; if almost nothing may wait, 1 minus Erlang's loss of the places alone. Otherwise it
+    follows from the tail of an unbounded queue: Sakasegawa's probability of waiting and an exponential wait. With
+    ``shares`` it is interpolated from them.
     """
     ratio = max(load / num_places, 1e-9)
     if service.shares:
@@ -167,7 +170,7 @@ def attainment(load: float, num_places: float, service: Service) -> float:
 
 
 def _between(shares: Sequence[tuple[float, float]], load: float) -> float:
-    """Return the share under a load, on a straight line between two that are known, and as at the ends beyond."""
+    """Return the share under a load, by linear interpolation, constant beyond the ends."""
     place = bisect_left(shares, (load,))
     if place in (0, len(shares)):
         return shares[min(place, len(shares) - 1)][1]
@@ -176,7 +179,7 @@ def _between(shares: Sequence[tuple[float, float]], load: float) -> float:
 
 
 def _with_queue(ratio: float, held: float) -> float:
-    """Share that finds room in M/M/1/m, 0 to 1."""
+    """Return the share that finds room in M/M/1/m, 0 to 1."""
     if ratio < 1.0:
         ratio = min(ratio, 1.0 - 1e-6)
         power = ratio**held
@@ -186,13 +189,13 @@ def _with_queue(ratio: float, held: float) -> float:
 
 
 def _erlang_loss(ratio: float, num_places: float) -> float:
-    """Share that finds all places taken where nobody waits, 0 to 1 (Erlang's B, whatever the spread of service times).
+    """Return the share of arrivals lost without a queue, 0 to 1 (Erlang's B, for any distribution of service times).
 
-    Of many places it is that of ``MOST_LOSS_PLACES`` as busy, which is a little more.
+    For more places it is that of ``MOST_LOSS_PLACES`` at the same utilisation, which is slightly higher.
     """
     num_places = min(num_places, MOST_LOSS_PLACES)
     load, part = ratio * num_places, num_places % 1.0
-    # Between none and one place, from where each further one follows by the recursion.
+    # Between zero and one place; each further one follows by the recursion.
     found = 1.0 - part + part * load / (1.0 + load)
     for count in range(1, int(num_places) + 1):
         found = load * found / (count + part + load * found)
@@ -201,13 +204,13 @@ def _erlang_loss(ratio: float, num_places: float) -> float:
 
 @lru_cache(maxsize=64)
 def _loads(rates: tuple[float, ...], service_s: float, interval_s: float) -> list[list[float]]:
-    """Places' worth of work: samples x minutes."""
+    """Return loads in units of places: samples x minutes."""
     return [[rate * service_s for rate in row] for row in forecast(rates, interval_s)]
 
 
 def _by_minute(service: Service, num_replicas: int, interval_s: float) -> tuple[float, ...]:
-    """Mean attainment of so many replicas in each of the minutes ahead."""
-    # What it depends on and nothing else: several passes come between two counts of requests, and each asks twice.
+    """Return the mean attainment of so many replicas in each of the minutes ahead."""
+    # A key with only what matters: several passes come between two counts of requests, and each evaluates this twice.
     alike = Service(
         rates=tuple(service.rates),
         service_s=service.service_s,
@@ -233,10 +236,10 @@ def _of_places(service: Service, places: float, interval_s: float) -> tuple[floa
 
 
 def _worths(service: Service, spare: int, room: int, interval_s: float) -> list[float]:
-    """Mean attainment over the minutes ahead with the least replicas, one more and so on, less the toll of a move."""
+    """Return the mean attainment over the minutes ahead by number of replicas, less the toll of moves."""
     loads = _loads(tuple(service.rates), service.service_s, interval_s)
     least, has = service.least, service.replicas
-    # Beyond twice the greatest load a further replica adds nothing that a forecast could tell.
+    # Beyond twice the greatest load, another replica adds nothing that a forecast could resolve.
     most = min(least + spare, max(has, math.ceil(2.0 * max(map(max, loads)) / service.places) + 2))
     if service.most is not None:
         most = max(least, min(most, service.most))
@@ -244,7 +247,7 @@ def _worths(service: Service, spare: int, room: int, interval_s: float) -> list[
     worths = {count: _mean(found) for count, found in minutes.items()}
     total, serving = worths[has], minutes[has]
     for count in range(has + 1, most + 1):
-        # Each further replica adds what it adds from the second at which it serves.
+        # Each additional replica counts from the second at which it serves.
         after, more = minutes[count], count - has
         delays = service.delays
         delay = (
@@ -257,7 +260,7 @@ def _worths(service: Service, spare: int, room: int, interval_s: float) -> list[
 
 
 def _knapsack(worths: Sequence[Sequence[float]], spare: int) -> list[int]:
-    """Replicas beyond the least for each service, of the greatest sum of worths, at most ``spare`` together."""
+    """Return replicas beyond the least for each service, with the greatest sum of worths, at most ``spare``."""
     best = [0.0] * (spare + 1)
     choices = []
     for worth in worths:
@@ -279,7 +282,7 @@ def _knapsack(worths: Sequence[Sequence[float]], spare: int) -> list[int]:
 
 
 def _greedy(worths: Sequence[Sequence[float]], spare: int) -> list[int]:
-    """The same by the greatest gain for each replica, one service after the other."""
+    """Return a split as ``_knapsack`` does, by the greatest gain per replica, service by service."""
     chosen = [0] * len(worths)
     queue: list[tuple[float, int, int]] = []
 
@@ -298,14 +301,14 @@ def _greedy(worths: Sequence[Sequence[float]], spare: int) -> list[int]:
         if more <= spare:
             chosen[place] += more
             spare -= more
-        # Also where it has no room any more: fewer may.
+        # Offer again even without room for this step: a smaller one may fit.
         offer(place)
     return chosen
 
 
 @cache
 def _drifts() -> tuple[tuple[float, ...], ...]:
-    """Factors of the level, samples x minutes, whose mean is 1."""
+    """Return factors of the level, samples x minutes, with mean 1."""
     from statistics import NormalDist  # here and not above: it is slow to import, and few endpoints need it
 
     normal = NormalDist()
@@ -315,7 +318,7 @@ def _drifts() -> tuple[tuple[float, ...], ...]:
 
 
 def _quantile(ordered: Sequence[float], part: float) -> float:
-    """Between the two nearest values, as numpy's default."""
+    """Interpolate between the two nearest values, as numpy's default."""
     at = part * (len(ordered) - 1)
     low = int(at)
     high = min(low + 1, len(ordered) - 1)

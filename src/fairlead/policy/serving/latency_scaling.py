@@ -1,11 +1,11 @@
-"""Counts the replicas of endpoints that are to answer within a time, all together, by what the gateway has seen.
+"""Computes the replicas of endpoints with a latency target, jointly, from measurements of the gateway.
 
-Those whose replicas ask for the same resources share what these may have: what they hold and what is free on nodes that
-take them. Each gets no more than brings nearly all requests in time; where that is more than there is, the split that
-brings most in time is taken. An endpoint of which no request has ended yet goes by its requests in flight.
+Endpoints whose replicas request the same resources share them: what they hold and what is free on nodes that accept
+them. Each gets no more than serves nearly all requests in time; if that exceeds what is available, the split with the
+most requests in time is chosen. An endpoint without any completed request scales by its requests in flight.
 
-One that is to have tokens in time is a text server, whose replicas answer as a simulation says that knows what they
-have served (``text_scaling``); until that are enough requests, it goes by those in flight too.
+An endpoint with targets for token times is a text server, whose replicas are simulated with coefficients fitted to the
+requests that they have served (``text_scaling``); until there are enough of these, it scales by requests in flight too.
 """
 
 import math
@@ -22,24 +22,24 @@ from fairlead.state.snapshot import Grant, Node, Pod
 
 INTERVAL_S = 10
 WINDOW_S = 900
-# Until one was seen: how long a replica takes to start. A place that another leaves is free so much later.
+# Used until measured: the start time of a replica. A place that another replica leaves is free this much later.
 START_S, LEAVE_S = 35.0, 5.0
-# The least and the most of it that is believed.
+# Bounds on the measured start time.
 LEAST_START_S, MOST_START_S = 1.0, 240.0
 MOST_CV2 = 4.0
-# A request takes so much of the time that it may take, at most: slower ones have no replica that helps.
+# The largest part of its target that a request is taken to need: slower ones cannot be helped by more replicas.
 MOST_OF_SLO = 0.95
 
 
 def service_of(
     spec: Serving, demand: Demand, replicas: int, *, locked: bool, start_s: float | None, now: float
 ) -> Service | None:
-    """Return an endpoint as the split sees it; None where nothing is known of its requests yet.
+    """Return an endpoint as input for the split; None if its requests are unknown so far.
 
     Args:
-        replicas: That serve or were ordered, one at least.
-        locked: It has an order that is under way.
-        start_s: Seconds that a replica took to start; None where none was seen.
+        replicas: Those that serve or were ordered, at least one.
+        locked: Whether an order is in progress.
+        start_s: Measured start time of a replica in seconds; None if not measured.
     """
     work = _tokens_work(spec, demand) if spec.scale.is_by_tokens else _work(spec, demand)
     rates = rates_of(demand, now)
@@ -64,7 +64,7 @@ def service_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """The part of a replica that a request takes, as ``Service`` has it."""
+    """The part of a replica that a request takes, as in ``Service``."""
 
     service_s: float
     slo_s: float
@@ -99,10 +99,10 @@ def _tokens_work(spec: Serving, demand: Demand) -> _Work | None:
 
 
 def service_times(spec: Serving, demand: Demand) -> tuple[float, float] | None:
-    """Return the mean time for which a request has a place, in seconds, and its squared coefficient of variation.
+    """Return the mean time for which a request occupies a place, in seconds, and its squared coefficient of variation.
 
-    The mean is by the utilization law (busy time over completions), which queues within a replica do not distort; the
-    variation is that of whole requests. None before the first has ended.
+    The mean follows from the utilization law (busy time over completions), which queues within a replica do not
+    distort; the variation is that of whole requests. None before the first has ended.
     """
     ended = sum(each.ended for each in demand.intervals)
     if spec.scale.latency_s is None or not ended:
@@ -115,7 +115,7 @@ def service_times(spec: Serving, demand: Demand) -> tuple[float, float] | None:
 
 
 def rates_of(demand: Demand, now: float) -> list[float]:
-    """Return requests a second in each whole interval that was counted, oldest first."""
+    """Return the requests per second in each whole counted interval, oldest first."""
     end = int(now) // INTERVAL_S * INTERVAL_S
     begin = max(math.ceil(demand.since / INTERVAL_S) * INTERVAL_S, end - WINDOW_S)
     counted = {each.at: each.arrivals for each in demand.intervals}
@@ -123,7 +123,7 @@ def rates_of(demand: Demand, now: float) -> list[float]:
 
 
 def most_in_flight(spec: Serving, demand: Demand | None, num_ready: int) -> int | None:
-    """Return how many requests may be at an endpoint with so many ready replicas; None for no bound."""
+    """Return the limit on requests in flight at an endpoint with so many ready replicas; None for no limit."""
     if demand is None or spec.scale.latency_s is None or not spec.scale.shed or not num_ready:
         return None
     measured = service_times(spec, demand)
@@ -134,7 +134,7 @@ def most_in_flight(spec: Serving, demand: Demand | None, num_ready: int) -> int 
 
 
 def shares(services: Mapping[str, Service], room: int) -> dict[str, int]:
-    """Return how many replicas each gets of what they hold and so many more; by the keys of the services."""
+    """Return the replicas of each service, in total what they hold and ``room`` more; by the keys of the services."""
     needs = {uid: replace(each, most=max(each.least, _needed(each))) for uid, each in services.items()}
     held = sum(each.replicas for each in needs.values())
     least = sum(each.replicas if each.locked else each.least for each in needs.values())
@@ -148,7 +148,7 @@ def _needed(service: Service) -> int:
 
 
 def room_for(grant: Grant, nodes: Sequence[Node], pods: Sequence[Pod]) -> int:
-    """Return how many more pods with such a grant fit on the nodes that take new ones, by their sums on each node."""
+    """Return how many more pods with such a grant fit on open nodes, by the sums on each node."""
     taken: dict[str, list[Grant]] = defaultdict(list)
     for pod in pods:
         if not pod.phase.is_final:
@@ -165,5 +165,5 @@ def _fits(grant: Grant, node: Node, taken: Sequence[Grant]) -> int:
     return min((max(0, free) // each for each, free in asked if each), default=MOST_ROOM)
 
 
-# Where replicas ask for nothing that could run out.
+# Used if replicas request no limited resource.
 MOST_ROOM = 1_000

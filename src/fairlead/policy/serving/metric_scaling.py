@@ -1,9 +1,9 @@
-"""Counts the replicas that an endpoint needs by a number that a Prometheus tells, as Kubernetes' own autoscaler does.
+"""Computes the replicas that an endpoint needs from a Prometheus query, as Kubernetes' own autoscaler does.
 
-A number of all replicas together, such as the length of a queue, is divided by what one of them is to have. A number of
-one replica on average, such as a share of its GPU, is first multiplied by the replicas that were ready when it was
-asked for; within a tenth of the target nothing moves, which is the tolerance of Kubernetes' HorizontalPodAutoscaler.
-There are never fewer than any answer of the last window needed. Without a fresh answer nothing is known.
+A sum over all replicas, such as a queue length, is divided by the target per replica. A mean per replica, such as GPU
+utilisation, is first multiplied by the replicas that were ready at the query; within a tenth of the target nothing
+changes, the tolerance of Kubernetes' HorizontalPodAutoscaler. The result is never below the need of any answer of the
+last window. Without a fresh answer the need is unknown.
 """
 
 import math
@@ -11,19 +11,19 @@ import math
 from fairlead.specs.serving import Aggregation, PrometheusQuery
 from fairlead.state.measurements import Measurement, Sample
 
-# How often it is looked whether there is an answer, and for how long one counts.
+# The interval between queries, and for how long an answer counts.
 ASK_S, FRESH_S = 2.0, 30.0
-# `--horizontal-pod-autoscaler-tolerance` of kube-controller-manager has this default.
+# The default of `--horizontal-pod-autoscaler-tolerance` of kube-controller-manager.
 TOLERANCE = 0.1
 
 
 def needed_by_metric(
     query: PrometheusQuery, measurement: Measurement | None, window_s: float, current: int, now: float
 ) -> int | None:
-    """Return how many replicas are needed; None where nothing is known now.
+    """Return the number of replicas needed; None if unknown now.
 
     Args:
-        current: How many were wanted before, which stay until a whole window is known.
+        current: The previously wanted number, which is kept until a whole window is known.
     """
     if measurement is None:
         return None
@@ -35,7 +35,7 @@ def needed_by_metric(
 
 
 def unmeasured(query: PrometheusQuery | None, measurement: Measurement | None, now: float) -> str | None:
-    """Return why a query has no answer that counts; None where it has one, or nobody knows yet."""
+    """Return why a query has no valid answer; None if it has one, or was not evaluated yet."""
     if query is None or measurement is None or measurement.problem is None:
         return None
     samples = measurement.samples
@@ -43,7 +43,7 @@ def unmeasured(query: PrometheusQuery | None, measurement: Measurement | None, n
 
 
 def _says(query: PrometheusQuery, sample: Sample) -> bool:
-    """Tell whether an answer says anything: the mean of no replica does not."""
+    """Return whether an answer is usable: the mean over no replicas is not."""
     return query.aggregation is Aggregation.SUM or sample.replicas > 0
 
 

@@ -1,11 +1,11 @@
-"""Counts the replicas that an endpoint needs by the requests that are in flight at once.
+"""Computes the replicas that an endpoint needs from the requests in flight.
 
-What a moment needs is the mean of the most requests that were in flight or waiting in each of its last seconds, over
-the number that one replica is to have, with `queue` those that may wait for it included; so a sustained load is met
-within seconds and a lone burst of one is not. There are never fewer replicas than any moment of the last window needed,
-so that the number does not follow every dip, nor than the calendar says. With a query of a Prometheus its number takes
-the place of the requests in flight. A cluster's own autoscaler sets the number itself. The last replica goes after an
-idle time without any request, and comes back with the next one.
+The need of a moment is the mean, over its seconds, of the maximum number of requests in flight or waiting, divided by
+the target per replica (with `queue`, including requests that may wait for it); so a sustained load is met within
+seconds and a burst of one second is not. The number is never below the need of any moment of the last window, so that
+it does not follow every dip, nor below the schedule. With a Prometheus query its value replaces the requests in flight.
+With the cluster's own autoscaler that sets the number. The last replica is removed after an idle time without any
+request, and comes back with the next one.
 """
 
 import math
@@ -16,7 +16,7 @@ from fairlead.specs.serving import Serving
 from fairlead.state.demand import Demand
 from fairlead.state.measurements import Measurement
 
-# A moment is so many seconds.
+# The seconds of a moment.
 MOMENT_S = 3
 
 
@@ -29,25 +29,25 @@ def wanted_replicas(
     share: int | None = None,
     measurement: Measurement | None = None,
 ) -> int:
-    """Return how many replicas there are to be.
+    """Return the number of replicas wanted.
 
     Args:
-        demand: None where nobody counts requests: as many as there are, within the bounds.
-        ready_at: Since when the revision can serve, from which its idle time counts too; None while it cannot.
-        current: How many were wanted before.
-        share: How many it may have beside others that scale by latency; None where it goes by requests in flight.
-        measurement: Answers to its query where it goes by one; None where nobody has asked yet.
+        demand: None if no gateway counts requests: the current number stays, within the bounds.
+        ready_at: Since when the revision can serve, which also starts its idle time; None while it cannot.
+        current: The previously wanted number.
+        share: Its share beside others that scale by latency; None if it scales by requests in flight.
+        measurement: Answers to its query if it scales by one; None before the first.
     """
     if spec.most_replicas is None:
         return spec.replicas
     if spec.scale.by is not None:
-        # Where it has said nothing yet, as few as can be asked.
+        # As few as possible until the autoscaler has set a number.
         asked = max(1, spec.replicas) if spec.scale.replicas is None else spec.scale.replicas
         return min(max(asked, spec.replicas), spec.most)
     least = max(spec.replicas, scheduled_replicas(spec.scale.schedule, now))
     if spec.scale.prometheus is not None:
         needed = needed_by_metric(spec.scale.prometheus, measurement, spec.scale.window_s, current, now)
-        # Where nothing is known now, what is there stays.
+        # If the need is unknown now, the number stays.
         found = current if needed is None else needed
         if found == 0 and (demand is None or now < asleep_at(spec, demand, ready_at, current)):
             found = 1
@@ -56,7 +56,7 @@ def wanted_replicas(
         return min(max(current, least, 1 if ready_at is None else 0), spec.most)
     needed = _needed(spec, demand, now) if share is None else share
     if share is None and now - demand.since < spec.scale.window_s:
-        # What was needed before it was counted is not known.
+        # The need before counting started is unknown.
         needed = max(needed, min(current, spec.most))
     if needed <= 1 and least == 0:
         needed = 0 if now >= asleep_at(spec, demand, ready_at, current) else 1
@@ -64,10 +64,10 @@ def wanted_replicas(
 
 
 def asleep_at(spec: Serving, demand: Demand, ready_at: float | None, current: int) -> float:
-    """Return when its last replica goes, if no request comes before; infinity while one is there."""
+    """Return when its last replica is removed if no request comes; infinity while one is in flight or waits."""
     if ready_at is None or demand.in_flight or demand.wake is not None:
         return math.inf
-    # Of requests before a gateway that has just started nothing is known; but an endpoint that sleeps goes on sleeping.
+    # Requests before a gateway's start are unknown; but an endpoint that is scaled to zero stays so.
     known = demand.since if current else 0.0
     return max(ready_at, demand.last_request or 0.0, known) + spec.scale.idle_s
 

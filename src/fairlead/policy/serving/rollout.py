@@ -1,6 +1,6 @@
-"""Decides which replicas come and which go, while one revision serves or takes over from another.
+"""Decides which replicas to add and remove while one revision serves or replaces another.
 
-A replica that goes is first told to nobody any more: the gateway has a moment to forget it before it gets its notice.
+A replica to be removed is first taken out of the routes, so that the gateway stops using it before its stop notice.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import replace
 from fairlead.frozen import dataclass
 from fairlead.specs.training import Tier
 
-# How long a replica that is told to nobody runs on before its stop notice.
+# How long a replica without routes runs before its stop notice.
 DRAIN_S = 1.0
 
 
@@ -19,13 +19,13 @@ class ReplicaState:
     """One replica of an endpoint.
 
     Attributes:
-        number: Later ones have higher numbers.
+        number: Increases with each replica.
         revision: The number of its revision.
-        ready: It answers its probe.
-        leaving: It is to go.
-        waits: It has no place yet.
-        tier: The part of the endpoint's replicas that it is of; None where they do not differ.
-        on_spot: It is on a spot node.
+        ready: Whether its probe succeeds.
+        leaving: Whether it is being removed.
+        waits: Whether it has no place yet.
+        tier: Its part of the endpoint's replicas; None without such parts.
+        on_spot: Whether it is on a spot node.
     """
 
     name: str
@@ -40,12 +40,12 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The next thing to do.
+    """The next changes.
 
     Attributes:
-        come: How many replicas of the target revision are to be submitted.
-        come_old: How many of the one that it is tried beside.
-        go: Those that are to go, by name.
+        come: The number of replicas of the target revision to submit.
+        come_old: The number of replicas to submit of the revision that it is compared with.
+        go: Names of the replicas to remove.
     """
 
     come: int = 0
@@ -56,12 +56,12 @@ class Step:
 def next_step(
     replicas: Sequence[ReplicaState], target: int, wanted: int, max_surge: int, failed: Collection[int] = ()
 ) -> Step:
-    """Return which replicas come and go, so that ``wanted`` ones of the target revision serve in the end.
+    """Return which replicas to add and remove, so that ``wanted`` ones of the target revision serve in the end.
 
-    While there are others, no more than ``wanted + max_surge`` are there at once, those of the others that go included,
-    and so many of the others stay as the target's ready ones do not replace yet. Where the cluster has no room for
-    more, one of the others goes first, the last of them once one of the target is ready. Those of revisions that have
-    failed go at once.
+    While others exist, at most ``wanted + max_surge`` exist at once, including others that are leaving, and as many
+    others stay as the ready ones of the target do not replace yet. If the cluster has no room for more, one of the
+    others is removed first, the last of them once one of the target is ready. Those of failed revisions are removed at
+    once.
     """
     spoilt = [each.name for each in replicas if each.revision in failed and not each.leaving]
     if spoilt:
@@ -83,7 +83,7 @@ def next_step(
         # No surge: one of the others makes room.
         stay = min(stay, len(old) - 1)
     elif old and (len(old) > 1 or num_ready) and num_leaving == 0 and any(each.waits for each in new):
-        # There is no room for a surge; but the last of them goes for nothing that has not shown itself.
+        # There is no room for a surge; but the last of the others stays until one of the target is ready.
         stay = min(stay, len(old) - 1)
     go += [each.name for each in _first_to_go(old)[: max(0, len(old) - stay)]]
     return Step(come=come, go=tuple(go))
@@ -99,11 +99,11 @@ def canary_step(
     *,
     is_shadow: bool = False,
 ) -> Step:
-    """Return which replicas come and go while a revision is tried with a share of the requests beside the old one.
+    """Return the replicas to add and remove while a revision is tried with a share of requests beside the old one.
 
-    It has its share of the replicas, one at least; the old one keeps all that are wanted, as far as the surge allows,
-    and one at least. So what a canary takes of the requests, the others need not carry, and it can go at any time. A
-    shadow takes none of them, and no replica of the old one either.
+    It has its share of the replicas, at least one; the old revision keeps the wanted number, as far as the surge
+    allows, and at least one. So the canary can be removed at any time, although the others need not carry its requests
+    meanwhile. A shadow takes no requests from the old revision, and none of its replicas.
     """
     num_new = min(wanted, max(1, math.ceil(share * wanted - 1e-9)))
     if is_shadow:
@@ -113,7 +113,7 @@ def canary_step(
     new = [each for each in there if each.revision == target]
     before = [each for each in there if each.revision == old]
     go = [each.name for each in _first_to_go(new)[: max(0, len(new) - num_new)]]
-    # The old one keeps what it has until there is need of the room.
+    # The old revision keeps its replicas until their room is needed.
     is_short = len(new) < num_new or any(each.waits for each in new)
     room = wanted + max_surge - sum(each.revision in (target, old) for each in replicas)
     if is_short and room <= 0:
@@ -124,6 +124,5 @@ def canary_step(
 
 
 def _first_to_go(replicas: Sequence[ReplicaState]) -> list[ReplicaState]:
-    """Those that do not serve first, then the newest; of the base the last, and before others those that are above it
-    and hold on-demand nodes, for want of spot."""
+    """Sort replicas by order of removal: unready ones, those on on-demand nodes, then the newest; the base last."""
     return sorted(replicas, key=lambda each: (each.tier is Tier.BASE, each.ready, each.on_spot, -each.number))

@@ -1,8 +1,8 @@
-"""Finds the replicas of a rollout that take the place of others, and so have their turn already.
+"""Finds the replicas of a rollout that replace others, and therefore do not queue again.
 
-An endpoint that gets another revision asks for nothing that it does not hold, but for its surge, and that for a moment.
-Were its new replicas to wait behind whatever was submitted before them, the old ones would go on, or go one by one,
-for as long as a large run waits.
+An endpoint with a new revision requests nothing beyond what it holds, except its surge, and that briefly. If its new
+replicas waited behind earlier submissions, the old ones would continue, or be replaced one by one, for as long as a
+large run waits.
 """
 
 from collections import Counter
@@ -19,13 +19,13 @@ from fairlead.state.snapshot import AnyWorkload, Workload
 def taking_over(
     order: Sequence[Workload], holders: Iterable[Workload], parents: Iterable[AnyWorkload], free: FreeCapacity
 ) -> frozenset[str]:
-    """Return the uids of the replicas that take the place of others and fit now.
+    """Return the uids of the replicas that replace others and fit now.
 
-    A revision has no more of them than served when it was asked for, and all revisions of an endpoint together no more
-    than its surge beyond that: what is wanted besides waits its turn.
+    A revision has at most as many of them as served when it was requested, and all revisions of an endpoint together at
+    most its surge more; further replicas queue.
 
     Args:
-        order: All that wait, in their turn.
+        order: All pending runs, in order.
     """
     endpoints = {
         each.uid: cast("Workload[Serving]", each)
@@ -51,14 +51,14 @@ def taking_over(
         num_of_all[each.parent] += 1
         num_of_revision[own] += 1
         found.add(each.uid)
-        held += placed  # which has taken it from what is free
+        held += placed  # which has already been taken from the free capacity
     for part in held:
         free.hold(part.node, part.grant, -1)
     return frozenset(found)
 
 
 def _endpoint_of(workload: Workload) -> str | None:
-    """Return the uid of the endpoint that it is a replica of."""
+    """Return the uid of the endpoint of a replica."""
     return workload.parent if isinstance(workload.spec, Replica) else None
 
 

@@ -1,4 +1,4 @@
-"""Tells the gateway where requests go: of endpoints, their revisions and their replicas that serve."""
+"""Computes the routes for gateways: endpoints, their revisions and their serving replicas."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,27 +14,27 @@ from fairlead.state.access_keys import AccessKey
 from fairlead.state.snapshot import Pod, Snapshot, Workload
 
 Backend = dict[str, str]
-# What the weights of all revisions are together during a trial.
+# The sum of the weights of all revisions during a trial.
 WEIGHTS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A name by which a gateway knows an endpoint, which is its path too, and its hosts."""
+    """The name of an endpoint at a gateway, which is also its path, and its hosts."""
 
     name: str
     hosts: tuple[str, ...]
 
 
 def places_here(snapshot: Snapshot) -> dict[str, Place]:
-    """Return where endpoints of one machine are found, by uid."""
+    """Return the places of endpoints of one machine, by uid."""
     return {uid: Place(name=name, hosts=(f"{name}.localhost",)) for uid, name in public_names(snapshot).items()}
 
 
 def places_on_cluster(snapshot: Snapshot) -> dict[str, Place]:
-    """Return where gateways of a Kubernetes cluster find endpoints, by uid: by the names of their Services.
+    """Return the places of endpoints at gateways of a Kubernetes cluster, by uid: the names of their Services.
 
-    The name alone is a host too, for whoever asks within the namespace, while no other namespace has that name.
+    The name alone is also a host, for clients within the namespace, if no other namespace has that name.
     """
     there = endpoints(snapshot)
     counts = Counter(each.spec.name for each in there)
@@ -48,7 +48,7 @@ def places_on_cluster(snapshot: Snapshot) -> dict[str, Place]:
 
 
 def public_names(snapshot: Snapshot) -> dict[str, str]:
-    """Return the names by which endpoints are asked for, by uid: their own; of a second team's, with the team's."""
+    """Return the public names of endpoints by uid: their own name, prefixed with the team if it is taken."""
     taken: dict[str, str] = {}
     for parent in sorted(endpoints(snapshot), key=lambda each: (each.created_at, each.uid)):
         name = parent.spec.name
@@ -59,10 +59,10 @@ def public_names(snapshot: Snapshot) -> dict[str, str]:
 
 
 def that_serve(parent: Workload[Serving], family: Family, pods: Mapping[str, Pod]) -> list[tuple[ReplicaState, Pod]]:
-    """Return the replicas that requests may go to, in the order of their numbers.
+    """Return the replicas that may receive requests, in the order of their numbers.
 
     Args:
-        pods: Those that are ready, by the uid of their workload.
+        pods: Ready pods, by the uid of their workload.
     """
     found = ((each, pods.get(family.children[each.name].uid)) for each in replicas_of(detail_of(parent), family))
     there = [(each, pod) for each, pod in found if each.ready and pod is not None]
@@ -70,7 +70,7 @@ def that_serve(parent: Workload[Serving], family: Family, pods: Mapping[str, Pod
 
 
 def ready_pods(snapshot: Snapshot) -> dict[str, Pod]:
-    """Return the pods that answer their probes, by the uid of their workload."""
+    """Return the pods whose probes succeed, by the uid of their workload."""
     return {pod.workload_uid: pod for pod in snapshot.pods if pod.ready and not pod.phase.is_final}
 
 
@@ -81,13 +81,13 @@ def routes(
     keys: Sequence[AccessKey] = (),
     num_gateways: int = 1,
 ) -> dict[str, Any]:
-    """Return the routes of endpoints that are not over.
+    """Return the routes of endpoints that are not finished.
 
     Args:
-        places: Where those are found that go through a gateway, by uid.
-        urls: Of pods that listen, by uid.
-        keys: Of all teams.
-        num_gateways: That there are, each of which lets through its part of what may be there.
+        places: Places of endpoints that go through a gateway, by uid.
+        urls: Addresses of listening pods, by uid.
+        keys: Access keys of all teams.
+        num_gateways: The number of gateways, each of which enforces its part of the limits.
     """
     families = families_of(snapshot)
     pods = ready_pods(snapshot)
@@ -123,10 +123,10 @@ def routes(
 
 
 def gateways_for(spec: Serving, num_gateways: int) -> int:
-    """Return how many gateways requests for an endpoint may come through, of those there are.
+    """Return how many of the gateways take requests for an endpoint.
 
-    What may be there is divided among them by whole numbers, so that together they let no more through than one would:
-    fewer than that many gateways take part where a bound is less than their number.
+    Limits are divided among them in whole numbers, so that together they admit no more than one would: if a limit is
+    below the number of gateways, only that many take part.
     """
     access = spec.access
     bounds = [spec.max_concurrency]
@@ -140,7 +140,7 @@ def _part(bound: int | None, of: int) -> int | None:
 
 
 def _access(spec: Serving, keys: Sequence[AccessKey], share: int) -> dict[str, Any]:
-    """Return whose requests are answered, and how many; where there is no key yet, nobody's."""
+    """Return the keys with access and their limits; an empty list of keys admits no client."""
     if spec.access is None:
         return {"keys": None}
     teams = spec.teams_with_access
@@ -152,11 +152,11 @@ def _access(spec: Serving, keys: Sequence[AccessKey], share: int) -> dict[str, A
 
 
 def _shares(spec: Serving, detail: ServingDetail, serving: Mapping[int, Sequence[Backend]]) -> list[dict[str, Any]]:
-    """Return which part of the requests goes where, by the replicas that serve of each revision.
+    """Return the weights of revisions, by their serving replicas.
 
-    A canary gets its share and an equal share of the old revision is compared with it: at replicas that have no others,
-    as many as the canary has, where the old one has more than these; else at all of them. A shadow gets copies of those
-    of that share.
+    A canary gets its share, and an equal share of the old revision is compared with it: on dedicated replicas, as many
+    as the canary has, if the old revision has more than these; else on all of them. A shadow gets copies of the
+    requests of that share.
     """
     trial = detail.canary
     if trial is None or spec.canary is None or not (serving.get(detail.target) and serving.get(trial.old)):
@@ -164,7 +164,7 @@ def _shares(spec: Serving, detail: ServingDetail, serving: Mapping[int, Sequence
     new, old = serving[detail.target], serving[trial.old]
     weight = round(WEIGHTS * share_of_canary(spec, trial))
     if spec.canary.shadow:
-        # Which replica answers a request does not depend on whether it is copied.
+        # The replica that answers a request does not depend on whether the request is copied.
         return [
             _share(trial.old, WEIGHTS - weight, old),
             _share(trial.old, weight, old, "control"),
@@ -182,7 +182,7 @@ def _share(number: int, weight: int, found: Sequence[Backend], arm: str = "") ->
 
 
 def _most_in_flight(spec: Serving, family: Family, num_ready: int) -> int | None:
-    """Return how many requests end in time; None where they may be late."""
+    """Return the number of requests that can end in time; None if they may be late."""
     if spec.scale.latency_s is None:
         return None
     from fairlead.policy.serving.latency_scaling import most_in_flight  # here and not above: few endpoints scale so
@@ -191,7 +191,7 @@ def _most_in_flight(spec: Serving, family: Family, num_ready: int) -> int | None
 
 
 def _canary(spec: Serving, detail: ServingDetail) -> dict[str, Any] | None:
-    """Return what the gateway is to compare."""
+    """Return what the gateway compares."""
     if detail.canary is None or spec.canary is None:
         return None
     metric = spec.canary.metric
@@ -205,7 +205,7 @@ def _canary(spec: Serving, detail: ServingDetail) -> dict[str, Any] | None:
 
 
 def endpoints(snapshot: Snapshot) -> list[Workload[Serving]]:
-    """Return the endpoints that are not over, but for those that engines serve."""
+    """Return the unfinished endpoints, except those that engines serve."""
     found = [
         each
         for each in snapshot.parents

@@ -1,4 +1,4 @@
-"""Counts the replicas that an endpoint has at certain times at least, whatever is asked then: before people come."""
+"""Computes the minimum number of replicas of an endpoint by its schedule, independent of demand."""
 
 from collections.abc import Mapping
 from datetime import UTC
@@ -9,17 +9,17 @@ from fairlead.specs.serving import Window
 
 
 def scheduled_replicas(windows: Mapping[str, Window], now: float) -> int:
-    """Return the most that a window asks for which is on; 0 where none is."""
+    """Return the maximum of the active windows; 0 if none is active."""
     return max((each.replicas for each in windows.values() if _start(each, now) <= now), default=0)
 
 
 def next_change(windows: Mapping[str, Window], now: float) -> float | None:
-    """Return when a window begins or ends next, in Unix seconds; None where there are none."""
+    """Return when a window begins or ends next, in Unix seconds; None without windows."""
     times = [next_time(Schedule(cron=each.cron), now, UTC) for each in windows.values()]
     times += [_start(each, now) + each.duration_s for each in windows.values() if _start(each, now) <= now]
     return min(times, default=None)
 
 
 def _start(window: Window, now: float) -> float:
-    """The first start of a window that is not over: of the one that is on, or of the next."""
+    """Return the first start of a window that is not over: of the active one, or of the next."""
     return next_time(Schedule(cron=window.cron), now - window.duration_s, UTC)

@@ -1,8 +1,9 @@
-"""Decides when replicas above a base that hold on-demand nodes, for want of spot, go back to spot.
+"""Decides when replicas above the base that hold on-demand nodes for lack of spot return to spot.
 
-A move costs a replica that starts beside the one that it replaces. How long spot will stay nobody knows. So a replica
-moves once spot has had room for so long that staying on on-demand has cost as much more as a move costs: the break-even
-rule of renting or buying, which costs at most twice what it would cost to know (Karlin, Manasse, Rudolph and Sleator,
+A move costs the start of a replica beside the one that it replaces. How long spot stays available is unknown. So a
+replica moves once spot has had room for so long that staying on on-demand has cost as much extra as a move costs: the
+break-even rule of the ski rental problem, which costs at most twice the optimum with full knowledge (Karlin, Manasse,
+Rudolph and Sleator,
 "Competitive snoopy caching", Algorithmica 1988).
 """
 
@@ -18,29 +19,29 @@ from fairlead.specs.gang import GangSpec
 from fairlead.state.snapshot import Snapshot, Workload
 from fairlead.text.money import MICROUSD
 
-# A node that is there for less may be gone before anybody has moved.
+# Spot room that exists for less may be gone before the move is complete.
 LEAST_S = 60.0
-# Of spot against on-demand, where nodes have no price: in the dear half of what clouds ask.
+# Spot price relative to on-demand, if nodes have no price: in the upper half of cloud prices.
 USUAL_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotRoom:
-    """Room for another replica of an endpoint on spot nodes, now.
+    """Room for another replica of an endpoint on spot nodes now.
 
     Attributes:
-        price: Dollars an hour of a replica there; None where nobody knows.
-        price_now: The same of the dearest that would move.
+        price: Dollars per hour of a replica there; None if unknown.
+        price_now: Dollars per hour of the most expensive replica that would move.
     """
 
     price: float | None = None
     price_now: float | None = None
 
     def pays_after_s(self, start_s: float) -> float:
-        """Return for how long there has to have been room before a replica moves; infinity for never.
+        """Return for how long there has to be room before a replica moves; infinity for never.
 
         Args:
-            start_s: How long a replica takes to start.
+            start_s: The start time of a replica.
         """
         if self.price is None or self.price_now is None:
             share = USUAL_SHARE
@@ -52,7 +53,7 @@ class SpotRoom:
 
     @property
     def told(self) -> str:
-        """Tell what a replica costs there and elsewhere, to be put behind a sentence; empty where nobody knows."""
+        """Return both prices as the end of a sentence; empty if unknown."""
         if self.price is None or self.price_now is None:
             return ""
         return f", at ${self.price:.4g} an hour instead of ${self.price_now:.4g}"
@@ -71,7 +72,7 @@ def spot_room(spec: GangSpec, displaced: Sequence[Workload], snapshot: Snapshot)
 
 
 def _price(spec: GangSpec, names: set[str], snapshot: Snapshot) -> float | None:
-    """Return dollars an hour on the dearest of some nodes; None where one of them has no price."""
+    """Return dollars per hour on the most expensive of some nodes; None if one of them has no price."""
     nodes: Mapping[str, float | None] = {each.name: each.price_per_hour for each in snapshot.nodes}
     if any(nodes.get(name) is None for name in names):
         return None

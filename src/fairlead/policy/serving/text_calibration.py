@@ -1,13 +1,13 @@
-"""Finds the seconds of a text server's steps, and its memory, from when its own first requests were served.
+"""Estimates the step times of a text server, and its memory, from the times of requests that it served.
 
-A simulation with coefficients that are roughly right says of which steps each wait consisted; the seconds of a step
-are linear in the coefficients as long as it is known which of a step's two bounds holds. So non-negative least squares
-over those waits gives better coefficients, with which the simulation is repeated. What the waits cannot tell apart
-stays near where it began (a ridge). CMA-ES (``fairlead.policy.search.covariance_adaptation``) then looks around for the
-least error of the means and of each request.
+A simulation with roughly right coefficients yields the steps of which each wait consisted; the time of a step is linear
+in the coefficients given which of its two bounds is active. So non-negative least squares over those waits gives better
+coefficients, with which the simulation is repeated. Coefficients that the waits do not determine stay near their
+initial values (a ridge). CMA-ES (``fairlead.policy.search.covariance_adaptation``) then minimises the error of the
+means and of each request.
 
-Some coefficients cannot be told apart by requests that ran under one load. So several searches are made, and all that
-fit about as well are kept: their mean is the answer, and how far they differ says how sure it is.
+Some coefficients cannot be separated from requests under a single load. So several searches are made, and all with a
+similar fit are kept: their mean is the estimate, and their spread its uncertainty.
 """
 
 import math
@@ -38,27 +38,27 @@ from fairlead.policy.serving.text_engine import (
 
 Array = NDArray[np.float64]
 
-# How strongly a coefficient that the waits do not tell is held where it began.
+# How strongly an undetermined coefficient is held at its initial value.
 RIDGES = (0.05, 1.0)
 ROUNDS = 5
-# By how much a server may be faster or slower than others at the same pace.
+# The factors by which a server may differ from others at the same pace.
 SCALES = tuple(math.exp(0.2 * step) for step in range(-6, 3))
-# How far searches look, as factors of e, and how often each is made.
+# The widths of searches, as powers of e, and the number of searches for each.
 WIDTHS = (2.0, 1.0)
 SEARCHES = 2
 BLOCKS_WIDTH = 0.12
-# A coefficient that is far from where a search began costs so much of the error.
+# The weight in the error of a coefficient's distance from where a search began.
 FAR = 0.003
-# Searches count that come as near as this to the best.
+# Searches whose error is within this factor of the best are kept.
 AS_GOOD = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Coefficients and limits that were found.
+    """Estimated coefficients and limits.
 
     Attributes:
-        error: By how much means and single requests were off by them, relative to the means.
+        error: The error of means and single requests under them, relative to the means.
     """
 
     times: StepTimes
@@ -74,14 +74,14 @@ def calibrate(
     prior: StepTimes | None = None,
     simulations: int = 400,
 ) -> list[Calibration]:
-    """Find the coefficients from requests that were served; the best first.
+    """Estimate the coefficients from served requests; the best first.
 
     Args:
-        requests: In the order in which they came; those of which ``observed`` has no times are load.
-        observed: Of some of them, at least two with two tokens each.
-        engine: Its limits; its number of blocks is where the search begins, None where memory does not bound it.
-        prior: What steps would take by the data sheet; else as servers on one GPU usually divide their time.
-        simulations: How many each search may run at most.
+        requests: In order of arrival; those without times in ``observed`` only add load.
+        observed: Times of some of them, at least two with two tokens each.
+        engine: Its limits; its number of blocks is the initial value, None if memory does not bound it.
+        prior: Step times by the data sheet; otherwise those of a typical server on one GPU.
+        simulations: The maximum for each search.
     """
     known = _Known.of(requests, observed)
     pace_s = float(np.median(known.pace))
@@ -99,12 +99,12 @@ def calibrate(
 
 
 def predict(requests: Sequence[Request], found: Sequence[Calibration]) -> list[Served]:
-    """Return when requests are served by each of the calibrations."""
+    """Return the times of requests under each of the calibrations."""
     return [simulate(requests, each.times, each.engine) for each in found]
 
 
 def typical(pace_s: float) -> StepTimes:
-    """Return how a server on one GPU divides its time: a prompt's token takes a three-hundredth of a decoding step."""
+    """Return typical step times of a server on one GPU: a prompt token takes 1/300 of a decoding step."""
     return StepTimes(
         base=0.6 * pace_s, sequence=1e-3 * pace_s, context=4e-6 * pace_s, prompt=3e-3 * pace_s,
         prompt_base=0.3 * pace_s, mixed_context=4e-6 * pace_s, attention=2e-7 * pace_s, mixed=6e-4 * pace_s,
@@ -112,10 +112,10 @@ def typical(pace_s: float) -> StepTimes:
 
 
 def blocks_at_once(requests: Sequence[Request], served: Served, begins_s: Array) -> int:
-    """Return the blocks that those held who were computed at once, at most: all of a prompt, what came out so far.
+    """Return the maximum number of blocks held at once: all of a request's prompt, and its output so far.
 
     Args:
-        begins_s: When each was taken in.
+        begins_s: When the computation of each begins.
     """
     prompts, outputs = (np.array([float(value) for value in column]) for column in zip(
         *((each.prompt, each.output) for each in requests), strict=True
@@ -130,7 +130,7 @@ def blocks_at_once(requests: Sequence[Request], served: Served, begins_s: Array)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """Requests that were observed: which ones, arrivals, first and last tokens, how many further, seconds for each."""
+    """Observed requests: their indices, arrivals, first and last tokens, further tokens, seconds for each of these."""
 
     places: NDArray[np.int64]
     arrived: Array
@@ -150,11 +150,11 @@ class _Known:
 
     @property
     def until(self) -> int:
-        """Return how many requests have to be served for all of them to be."""
+        """Return how many requests have to be simulated to cover all observed ones."""
         return int(self.places[-1]) + 1
 
     def error(self, served: Served) -> float:
-        """Return by how much means and single requests are off, relative to the means."""
+        """Return the error of means and single requests, relative to the means."""
         first, last = served.first_s[self.places], served.last_s[self.places]
         paces = (last - first) / self.further
         pairs = (
@@ -162,8 +162,8 @@ class _Known:
             (paces - self.pace, self.pace),
             (last - self.last, self.last - self.arrived),
         )
-        # The mean is what is asked for; the others keep it from being right by chance. Those that ran while few others
-        # did tell what no other tells, so each pace counts by its own size.
+        # The mean is the target; the other terms prevent a mean that is right by chance. Requests that ran beside few
+        # others are the most informative, so each pace is weighted by its own size.
         of_means = sum(
             float((np.mean(np.abs(off)) + abs(np.mean(off))) / np.mean(size))
             + abs(float(np.median(size + off) / np.median(size)) - 1.0)
@@ -174,14 +174,14 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """The requests, those of them that were observed, and what coefficients are at least."""
+    """The requests, the observed ones among them, and lower bounds of the coefficients."""
 
     requests: Sequence[Request]
     known: _Known
     floor: Array
 
     def judge(self, times: StepTimes, engine: Engine) -> Calibration:
-        """Return by how much they are off."""
+        """Return the coefficients with their error."""
         try:
             served = simulate(self.requests, times, engine, until=self.known.until)
         except ValueError:
@@ -189,7 +189,7 @@ class _Task:
         return Calibration(times=times, engine=engine, error=self.known.error(served))
 
     def solve(self, begin: Calibration, ridge: float) -> Calibration:
-        """Return the best of some rounds of least squares."""
+        """Return the best of several rounds of least squares."""
         best, times = begin, begin.times
         for _ in range(ROUNDS):
             try:
@@ -203,7 +203,7 @@ class _Task:
         return best
 
     def _solved(self, served: Served, steps: Steps, times: StepTimes, begin: StepTimes, ridge: float) -> StepTimes:
-        """Return the coefficients by which the steps add up to the waits that were observed."""
+        """Return the coefficients with which the steps add up to the observed waits."""
         known = self.known
         table = _columns(steps.parts, times)
         sums = np.vstack([np.zeros(table.shape[1]), np.cumsum(table, axis=0)])
@@ -218,7 +218,7 @@ class _Task:
         held = ridge * math.sqrt(len(known.places)) * np.eye(len(size))
         weights = np.ones(len(wanted))
         found = size
-        # Of least absolute deviations, for a request may have been served a step sooner or later.
+        # Least absolute deviations, because a request may have been served a step sooner or later.
         for _ in range(3):
             scaled = np.vstack([rows * size * weights[:, None], held])
             found = size * _non_negative(scaled, np.concatenate([wanted * weights, held @ np.ones(len(size))]))
@@ -227,7 +227,7 @@ class _Task:
         return _times_of(found)
 
     def search(self, begin: Calibration, width: float, most: int, number: int) -> Calibration:
-        """Return the best within factors of ``e ** width`` of where it begins."""
+        """Return the best within factors of ``e ** width`` of the initial values."""
         engine = begin.engine
         blocks = [float(engine.blocks)] if engine.blocks is not None else []
         centre = np.log(np.concatenate([np.maximum(begin.times.values(), self.floor), blocks]))
@@ -252,7 +252,7 @@ def _times_of(values: Sequence[float] | Array) -> StepTimes:
 
 
 def _columns(parts: Array, times: StepTimes) -> Array:
-    """Return of each step what its coefficients are multiplied by, in the order of ``StepTimes``."""
+    """Return the factors of the coefficients for each step, in the order of ``StepTimes``."""
     mixed = parts[:, MIXED] > 0
     decoding = times.base + times.sequence * parts[:, DECODING]
     computes = mixed & (times.prompt_base + times.prompt * parts[:, TOKENS] > decoding)
@@ -271,7 +271,7 @@ def _columns(parts: Array, times: StepTimes) -> Array:
 
 
 def _non_negative(rows: Array, wanted: Array) -> Array:
-    """Return the least squares without negative values: what comes out negative is 0, and the rest solved again."""
+    """Return the non-negative least squares: negative coefficients are set to 0, and the rest solved again."""
     kept = np.ones(rows.shape[1], dtype=bool)
     while True:
         found = np.zeros(rows.shape[1])
@@ -282,7 +282,7 @@ def _non_negative(rows: Array, wanted: Array) -> Array:
 
 
 def _minimise(at: Callable[[Sequence[float]], Calibration], num_dims: int, most: int, number: int) -> Calibration:
-    """Return the best of a search in the unit cube that begins in its middle."""
+    """Return the best of a search in the unit cube that starts at its centre."""
     state, best, used, generation = State.at_the_beginning(num_dims), at([0.5] * num_dims), 1, 0
     while used + state.constants.population <= most and state.step_size > 2e-4:
         places = [state.distribution.draw(number, generation, place) for place in range(state.constants.population)]

@@ -1,18 +1,18 @@
-"""Simulates a text server with continuous batching, step by step: when requests have their first and last tokens.
+"""Simulates a text server with continuous batching step by step, for the times of first and last tokens.
 
 The scheduler is that of vLLM (Kwon et al., SOSP 2023, with chunked prompts as in Agrawal et al., OSDI 2024): running
-requests first, then others as long as blocks for their whole prompts are free, so many tokens and requests a step,
-prompts in chunks; without free blocks the newest gives its own back and is computed again, as far as others have
-overwritten them meanwhile. A step is composed while the one before it still runs, when the one before that has ended.
-Replicas that share experts (``ranks``) step together, each with blocks and limits of its own; a request goes to the one
-with the least ``4 * waiting + running``.
+requests first, then others as long as blocks for their whole prompts are free, within limits on tokens and requests per
+step, prompts in chunks; without free blocks the newest request is preempted and recomputed, as far as its blocks were
+overwritten meanwhile. A step is composed while the previous one runs, once the one before that has ended. Replicas that
+share experts (``ranks``) step together, each with its own blocks and limits; a request goes to the one with the least
+``4 * waiting + running``.
 
-With D sequences that decode and have read S tokens, and P tokens of prompts whose attention reads A pairs, a step takes
+With D decoding sequences with a context of S tokens, and P prompt tokens whose attention reads A pairs, a step takes
 
     base + sequence * (D rounded up to 8) + context * S           without prompts, and with them
     max(base + sequence * D, prompt_base + prompt * (P + D)) + mixed_context * S + attention * A + mixed * D
 
-How many tokens a request gets is taken as known. Shared prefixes are not modelled.
+The number of output tokens is taken as known. Shared prefixes are not modelled.
 """
 
 from collections import deque
@@ -26,18 +26,18 @@ from numpy.typing import NDArray
 from fairlead.frozen import dataclass
 
 BLOCK = 16
-# Sizes for which decoding steps are recorded as CUDA graphs.
+# Batch sizes for which decoding steps are recorded as CUDA graphs are multiples of this.
 GRAPH = 8
-# Between two looks of the balancer at how much each rank has to do.
+# The interval at which the balancer reads the load of each rank.
 BALANCE_S = 0.1
 
-# What a step of each rank consists of: steps with prompts, decoding sequences, the same rounded up, S, P + D, A.
+# The parts of a rank's step: whether it has prompts, decoding sequences, the same rounded up, S, P + D, A.
 MIXED, DECODING, PADDED, CONTEXT, TOKENS, ATTENTION = range(6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Arrival of a request, seconds, and its tokens in and out."""
+    """Arrival of a request in seconds, and its prompt and output tokens."""
 
     arrived_s: float
     prompt: int
@@ -46,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """The coefficients of a step's time, seconds; the module says of what each is."""
+    """The coefficients of a step's time in seconds, as in the module's formula."""
 
     base: float
     sequence: float
@@ -67,9 +67,9 @@ class Engine:
     """Limits of a server.
 
     Attributes:
-        max_tokens: Tokens a step.
-        max_seqs: Requests that run at once.
-        blocks: Blocks of 16 tokens in memory; None where memory is never short.
+        max_tokens: Tokens per step.
+        max_seqs: Concurrent requests.
+        blocks: Blocks of 16 tokens in memory; None if memory is never short.
         ranks: Replicas that step together.
     """
 
@@ -81,7 +81,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Times of the first and the last token of each request, seconds; NaN where it was not simulated so far."""
+    """Times of the first and the last token of each request in seconds; NaN if not simulated."""
 
     first_s: NDArray[np.float64]
     last_s: NDArray[np.float64]
@@ -92,8 +92,8 @@ class Steps:
     """The steps of a simulation.
 
     Attributes:
-        parts: A row a step, with the columns ``MIXED`` to ``ATTENTION``, of the rank that took longest.
-        first, last: The steps in which requests had their first and last tokens; -1 where not simulated so far.
+        parts: A row per step, with the columns ``MIXED`` to ``ATTENTION``, of the rank that took longest.
+        first, last: The steps in which requests had their first and last tokens; -1 if not simulated.
     """
 
     parts: NDArray[np.float64]
@@ -103,14 +103,14 @@ class Steps:
 
 @dataclass(slots=True)
 class _Sequence:
-    """A request on its way.
+    """The state of a request.
 
     Attributes:
-        target: Tokens to compute before the next one comes out.
-        done: Tokens that are computed; while it decodes, less the number of the step.
-        left: Tokens that it still has to get; while it decodes, plus the number of the step.
+        target: Tokens to compute before the next output token.
+        done: Computed tokens; while it decodes, less the number of the step.
+        left: Output tokens left; while it decodes, plus the number of the step.
         held: Blocks that it holds, while it does not decode.
-        cached: Blocks that it gave back and nobody has overwritten, from its beginning.
+        cached: Released blocks from its beginning that were not overwritten.
     """
 
     index: int
@@ -123,36 +123,36 @@ class _Sequence:
 
 
 class Rank:
-    """One replica: who of its requests computes how many tokens in the next step.
+    """One replica; schedules how many tokens of which requests are computed in the next step.
 
-    What a step needs of those that decode is kept as sums, so that it costs the same for one and for a hundred.
+    The demands of decoding requests are kept as sums, so that a step costs the same for any number of them.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._free = engine.blocks if engine.blocks is not None else 1 << 60
-        # Free blocks in the order in which they are overwritten: whose they were, and how many.
+        # Free blocks in the order in which they are overwritten: their previous owner, and their number.
         self._order: deque[tuple[_Sequence | None, int]] = deque([(None, self._free)])
         self._running: dict[int, _Sequence] = {}
         self._prompts: dict[int, _Sequence] = {}
         self._ends: list[tuple[int, int]] = []
-        # Those that decode by what they have computed, less the number of the step, modulo a block.
+        # Decoding requests by their computed tokens, less the number of the step, modulo a block.
         self._phases = [0] * BLOCK
         self._offsets = 0
         self.num_decoding = 0
         self.waiting: deque[_Sequence] = deque()
 
     def add(self, index: int, request: Request) -> None:
-        """Take a request, by a number of its own, that has come."""
+        """Add an arrived request under a unique number."""
         self.waiting.append(_Sequence(index, request.prompt, request.output))
 
     @property
     def num_running(self) -> int:
-        """Return how many have blocks."""
+        """Return how many requests have blocks."""
         return len(self._running)
 
     def compose(self, step: int) -> tuple[float, ...] | None:
-        """Return what the step consists of (``MIXED`` to ``ATTENTION``); None without anything to do."""
+        """Return the parts of the step (``MIXED`` to ``ATTENTION``); None if there is nothing to do."""
         preempted = self._make_room(step)
         decoding, context = self.num_decoding, self._offsets + self.num_decoding * step
         self._take(self._phases[-step % BLOCK])
@@ -170,7 +170,7 @@ class Rank:
         return float(tokens > 0), float(decoding), float(padded), float(context), float(tokens + decoding), pairs
 
     def _next_prompts(self, *, admits: bool) -> Iterator[_Sequence]:
-        """Yield whose prompts come next: those that were begun, then others as they are admitted."""
+        """Yield the next requests with prompt tokens left: begun ones, then others as they are admitted."""
         yield from tuple(self._prompts.values())
         while admits and self.waiting and len(self._running) < self._engine.max_seqs:
             each = self.waiting[0]
@@ -184,7 +184,7 @@ class Rank:
             yield each
 
     def advance(self, step: int) -> tuple[list[int], list[int]]:
-        """Return who had its first token in the step, by its prompt, and who had its last."""
+        """Return the requests that had their first token in the step, and those that had their last."""
         first, last = list[int](), list[int]()
         while self._ends and self._ends[0][0] <= step:
             each = self._running.get(heappop(self._ends)[1])
@@ -202,7 +202,7 @@ class Rank:
                 del self._running[each.index]
                 self._give(None, each.held)
                 continue
-            # From the next step on it decodes.
+            # It decodes from the next step on.
             each.decodes = True
             each.done -= step + 1
             each.left += step
@@ -227,7 +227,7 @@ class Rank:
         self._give(None, each.held)
 
     def _make_room(self, step: int) -> bool:
-        """Preempt the newest until those that decode find the blocks that they need in this step."""
+        """Preempt the newest requests until decoding ones find the blocks that they need in this step."""
         preempted = False
         while self._phases[-step % BLOCK] > self._free:
             each = self._running.pop(next(reversed(self._running)))
@@ -255,7 +255,7 @@ class Rank:
                 self._order.appendleft((owner, num - used))
 
     def _take_back(self, each: _Sequence) -> None:
-        """Give it those of its own blocks that are left; of the last of them at least one token is computed again."""
+        """Return the remaining cached blocks to a request; at least the last token is recomputed."""
         if each.cached:
             self._order = deque(part for part in self._order if part[0] is not each)
             self._free -= each.cached
@@ -268,10 +268,10 @@ class Rank:
 
 
 def simulate(requests: Sequence[Request], times: StepTimes, engine: Engine, *, until: int | None = None) -> Served:
-    """Serve all requests, which are in the order in which they came, or until the first so many are done.
+    """Simulate all requests, given in order of arrival, or until the first ``until`` are done.
 
     Raises:
-        ValueError: A request needs more blocks than there are.
+        ValueError: A request needs more blocks than exist.
     """
     return simulate_steps(requests, times, engine, until=until)[0]
 
@@ -279,7 +279,7 @@ def simulate(requests: Sequence[Request], times: StepTimes, engine: Engine, *, u
 def simulate_steps(
     requests: Sequence[Request], times: StepTimes, engine: Engine, *, until: int | None = None
 ) -> tuple[Served, Steps]:
-    """Serve requests as ``simulate`` does, and tell of what the steps consisted."""
+    """Simulate requests as ``simulate`` does, and return the steps too."""
     num = len(requests)
     first, last = np.full(num, np.nan), np.full(num, np.nan)
     first_step, last_step = np.full(num, -1), np.full(num, -1)
@@ -321,7 +321,7 @@ def simulate_steps(
 
 
 class _Balancer:
-    """Sends requests to the rank that has least to do, by counts that are looked at now and then."""
+    """Sends requests to the rank with the least load, by periodically refreshed counts."""
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
         self._ranks = ranks
@@ -340,7 +340,7 @@ class _Balancer:
 
 
 def step_s(part: Sequence[float], values: Sequence[float]) -> float:
-    """Return the seconds of a step that consists of ``part``, by the coefficients of ``StepTimes.values``."""
+    """Return the seconds of a step with these parts, by the coefficients of ``StepTimes.values``."""
     base, sequence, context, prompt, prompt_base, mixed_context, attention, mixed = values
     is_mixed, decoding, padded, read, tokens, pairs = part
     if not is_mixed:

@@ -1,11 +1,11 @@
-"""Tells which share of requests a replica of a text server has in time under a load, by what replicas have served.
+"""Computes the share of requests that a replica of a text server serves in time under a load, from served requests.
 
-The busiest requests of a replica that a gateway has told of say what its steps take (``text_calibration``), the latest
-ones how long prompts and answers are now. A simulation of such requests under loads up to more than it can do gives the
-share whose first token, and whose further ones, come in time. What not even a replica with next to nothing to do has in
-time no number of replicas brings in time: shares are of what it has.
+The busiest reported requests of a replica determine its step times (``text_calibration``), the latest ones the current
+lengths of prompts and answers. A simulation of such requests under loads up to beyond the maximum gives the share whose
+first token and whose further ones come in time. Requests that even an almost idle replica does not serve in time cannot
+be helped by more replicas: shares are relative to what it serves in time.
 
-Calibrations and simulations are kept by what they were made of, for gateways tell of other requests now and then only.
+Calibrations and simulations are cached by their inputs, because gateways report other requests only now and then.
 """
 
 from collections import Counter
@@ -20,26 +20,26 @@ from fairlead.policy.serving.text_capacity import most_per_s
 from fairlead.policy.serving.text_engine import Engine, Request, Served, simulate
 from fairlead.state.demand import TextRequest
 
-# So few say nothing, and so many of the last ones are enough.
+# Minimum number of requests for a calibration, and the number of the last ones used.
 FEWEST, MOST = 20, 128
-# Requests that run at once, where nothing bounds them before: vLLM's default.
+# Concurrent requests if not limited: vLLM's default.
 MAX_SEQS = 256
-# Of the most that it can do: loads under which it is simulated, with so many requests, the first of which fill it.
+# Simulated loads as parts of the maximum, with the number of requests, the first of which fill the replica.
 LOADS = (0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.6, 2.4)
 NUM_REQUESTS, FILLING = 450, 50
-# Each search looks at its begin only: that, and least squares, take .1 to .5 s of a processor.
+# Each search evaluates only its initial point: that, and least squares, take 0.1 to 0.5 s of CPU time.
 SIMULATIONS = 8
-# Memory may be short where the first token has taken so many times a further one.
+# Memory may be short if the first token has taken this many times a further one.
 LONG_WAIT = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
-    """Answers of a replica under load.
+    """The performance of a replica under load.
 
     Attributes:
-        most_per_s: Requests a second that it can answer at most.
-        shares: Of requests in time, 0 to 1, by the load as a part of the most; none greater under a greater load.
+        most_per_s: The maximum of requests per second.
+        shares: Share of requests in time, 0 to 1, by load as a part of the maximum; non-increasing.
     """
 
     most_per_s: float
@@ -54,14 +54,14 @@ def answering(
     per_token_s: float | None,
     max_seqs: int | None,
 ) -> Answering | None:
-    """Return how a replica answers; None where too little is known, or where no request would be in time.
+    """Return the performance of a replica; None if too little is known, or if no request would be in time.
 
     Args:
-        busiest: Requests of a replica from when there were most of them.
-        latest: Those that came last, whose lengths count.
-        first_token_s: Until the first token, at most; None for any time.
-        per_token_s: For each further one on average, at most; None for any time.
-        max_seqs: Requests that a replica is given at once; None for as many as come.
+        busiest: Requests of a replica from its busiest time.
+        latest: The latest requests, whose lengths count.
+        first_token_s: The limit until the first token; None for no limit.
+        per_token_s: The limit for the mean time per further token; None for no limit.
+        max_seqs: Concurrent requests sent to a replica; None for no limit.
     """
     found = calibration(busiest, max_seqs)
     lengths = [(each.prompt, each.output) for each in latest if each.last is not None]
@@ -86,7 +86,7 @@ def answering(
             served = simulate(requests, found.times, found.engine)
             shares.append(share_in_time(requests, served, first_token_s, per_token_s))
     except ValueError:
-        # A request is longer than all memory that was ever seen in use.
+        # A request is longer than all memory that was ever in use.
         return None
     if shares[0] <= 0.0:
         return None
@@ -97,7 +97,7 @@ def answering(
 def share_in_time(
     requests: Sequence[Request], served: Served, first_token_s: float | None, per_token_s: float | None
 ) -> float:
-    """Return the share of requests in time, but for the first ones, which find it empty."""
+    """Return the share of requests in time, without the first ones, which fill the replica."""
     arrived = np.array([each.arrived_s for each in requests])
     further = np.array([max(1, each.output - 1) for each in requests])
     in_time = np.ones(len(requests), dtype=bool)
@@ -110,7 +110,7 @@ def share_in_time(
 
 @lru_cache(maxsize=256)
 def calibration(told: tuple[TextRequest, ...], max_seqs: int | None) -> Calibration | None:
-    """Return what the steps of the replica take of which most is told; None where that is too little."""
+    """Return the step times of the replica with the most reported requests; None if these are too few."""
     if not told:
         return None
     replica, _ = Counter(each.replica for each in told).most_common(1)[0]
@@ -119,7 +119,7 @@ def calibration(told: tuple[TextRequest, ...], max_seqs: int | None) -> Calibrat
     if sum(ended) < FEWEST:
         return None
     begin = there[0].sent
-    # Of those that are under way no more is known than that they are usual.
+    # Unfinished requests are assumed to have the usual output length.
     usual = round(float(np.median([each.output for each in there if each.is_timed])))
     requests = [
         Request(
