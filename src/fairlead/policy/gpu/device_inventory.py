@@ -1,4 +1,4 @@
-"""Lists what a node of a pool hands out of its GPUs: whole devices, devices that several share, or MIG instances."""
+"""Lists the devices that a node of a pool offers: whole GPUs, shared GPUs, or MIG instances."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,10 +12,10 @@ from fairlead.state.snapshot import WHOLE_MILLI, Gpu
 
 
 def handed_out(gpu: PoolGpu, node: str) -> tuple[Gpu, ...]:
-    """The devices of one node, named after it.
+    """Return the devices of one node, named after it.
 
     Raises:
-        InvalidSpec: No such GPU can be partitioned like this.
+        InvalidSpec: Such a GPU cannot be partitioned like this.
     """
     names = [f"{node}-gpu-{index}" for index in range(gpu.count)]
     if gpu.instances:
@@ -34,10 +34,10 @@ def handed_out(gpu: PoolGpu, node: str) -> tuple[Gpu, ...]:
 
 
 def in_layout(pool: Pool, layout: str, node: str) -> tuple[Gpu, ...]:
-    """The devices of one node of a pool in one of the layouts that its GPUs may have.
+    """Return the devices of one node of a pool in one of the possible layouts of its GPUs.
 
     Raises:
-        InvalidSpec: No such GPU can be partitioned like this.
+        InvalidSpec: Such a GPU cannot be partitioned like this.
     """
     gpu, partitions = pool.hardware.gpu, pool.partitions
     assert gpu is not None, "a pool has layouts of GPUs only"
@@ -46,7 +46,7 @@ def in_layout(pool: Pool, layout: str, node: str) -> tuple[Gpu, ...]:
 
 
 def layout_of(pool: Pool, gpus: tuple[Gpu, ...], asked: str | None) -> str | None:
-    """Name the layout that the devices of a node are in, the one asked for where several look alike; None for none."""
+    """Return the layout of a node's devices, the requested one if several match; None without a match."""
     assert pool.partitions is not None, "a pool without layouts has none"
     sizes = sorted(gpu.milli for gpu in gpus)
     for name in sorted(pool.partitions.layouts, key=lambda each: (each != asked, each)):

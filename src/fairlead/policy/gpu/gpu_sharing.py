@@ -1,13 +1,13 @@
-"""Keeps a run that asks for less than a GPU apart from those beside it: MIG instance, MPS or time slices.
+"""Chooses how a run with a share of a GPU is isolated from its neighbours: MIG instance, MPS or time slices.
 
-A MIG instance has compute and memory of its own. MPS divides both among processes that run at once, and bounds the
-memory of each. Time slices take turns: one process at a time has all the compute, none has memory of its own, and a
-neighbour that computes for long makes all others wait (NVIDIA, GPU Operator documentation, "Time-Slicing GPUs" and
-"Multi-Process Service").
+A MIG instance has compute and memory of its own. MPS divides both among concurrent processes, and limits the memory of
+each. Time slices take turns: one process at a time has all the compute, none has memory of its own, and a neighbour
+that computes for long delays all others (NVIDIA, GPU Operator documentation, "Time-Slicing GPUs" and "Multi-Process
+Service").
 
-So whoever is hurt by neighbours gets the most apart that there is: a run that is given up when it stalls or at a
-deadline, a gang, which goes at the pace of its slowest member, and one that says how much memory it needs. Any other
-takes what is least apart first, and leaves instances to those. A run may name the ways that will do.
+So runs that are sensitive to neighbours get the strongest isolation available: those with a stall timeout or a
+deadline, gangs, which go at the pace of their slowest pod, and those that declare their need of memory. Others get the
+weakest isolation first, and leave instances to the sensitive ones. A run may restrict the acceptable ways.
 """
 
 from collections import Counter
@@ -20,20 +20,20 @@ from fairlead.specs.sharing import Sharing
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu, Node
 from fairlead.text.quantities import SHARED_BY, describe_ways, plural
 
-GB = 10**9  # as the makers of GPUs count
+GB = 10**9  # as GPU vendors count
 MOST_APART_FIRST = (Sharing.MIG, Sharing.MPS, Sharing.TIME_SLICING)
 _PARTS = {Sharing.MIG: "MIG instance", Sharing.MPS: "MPS share", Sharing.TIME_SLICING: "time slice"}
 
 
 class Need(StrEnum):
-    """The needs of a run as to those beside it."""
+    """The sensitivity of a run to its neighbours."""
 
     STEADY = "steady"
     SOFT = "soft"
 
 
 def need_of(spec: GangSpec) -> Need:
-    """Return whether neighbours hurt it."""
+    """Return whether the run is sensitive to neighbours."""
     gpu = spec.resources.gpu
     is_timed = spec.stall_timeout_s is not None or spec.max_duration_s is not None
     needs_memory = gpu is not None and gpu.min_memory_bytes is not None
@@ -41,9 +41,9 @@ def need_of(spec: GangSpec) -> Need:
 
 
 def choices(spec: GangSpec, offered: Iterable[Sharing]) -> tuple[frozenset[Sharing] | None, ...]:
-    """Ways in which a share of a GPU may be given, each with the better ones before it; the first that fits is taken.
+    """Return ways to provide a share of a GPU by preference, each with the better ones; the first that fits is used.
 
-    None stands for any way: where no more than one is offered that would do, there is nothing to choose.
+    None stands for any way: if at most one acceptable way is offered, there is no choice.
     """
     allowed = frozenset(spec.resources.sharing) or frozenset(Sharing)
     order = [way for way in MOST_APART_FIRST if way in allowed.intersection(offered)]
@@ -55,7 +55,7 @@ def choices(spec: GangSpec, offered: Iterable[Sharing]) -> tuple[frozenset[Shari
 
 
 def describe_parts(gpus: Sequence[Gpu], count: int = 2) -> str:
-    """Return what so many of some parts of GPUs are called."""
+    """Return the name for so many of some parts of GPUs."""
     ways = {gpu.shared_by for gpu in gpus if gpu.milli < WHOLE_MILLI}
     only = ways.pop() if len(ways) == 1 else None
     one, several = ("share of a GPU", "shares of GPUs") if only is None else (_PARTS[only], f"{_PARTS[only]}s")
@@ -63,7 +63,7 @@ def describe_parts(gpus: Sequence[Gpu], count: int = 2) -> str:
 
 
 def describe_shared(nodes: Iterable[Node]) -> str:
-    """All that nodes have to share, such as ``7 MIG instances of 0.142 GPU with 5 GB``."""
+    """Describe the shared devices of nodes, such as ``7 MIG instances of 0.142 GPU with 5 GB``."""
     kinds = Counter((gpu.milli, gpu.sharing, gpu.memory_bytes) for node in nodes for gpu in node.gpus)
     said = []
     for (milli, way, memory_bytes), count in sorted(kinds.items(), key=lambda item: (-item[1], str(item[0]))):
@@ -78,7 +78,7 @@ def describe_shared(nodes: Iterable[Node]) -> str:
 
 
 def remedy(resources: Resources, nodes: Iterable[Node]) -> str | None:
-    """Return the remedy where a share finds no place as it has to be kept apart; None where something else is wrong."""
+    """Return the remedy if a share finds no place because of its required isolation; None if the cause is another."""
     there = {gpu.sharing for node in nodes for gpu in node.gpus} - {None}
     missing = [way for way in MOST_APART_FIRST if way in there and way not in resources.sharing]
     if not resources.sharing or not missing or there.intersection(resources.sharing):

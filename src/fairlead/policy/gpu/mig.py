@@ -1,8 +1,8 @@
-"""Lists what each GPU can be partitioned into: MIG profiles, where they may lie, and the layouts that fill a GPU.
+"""Lists how each GPU can be partitioned: MIG profiles, their possible places, and the layouts that fill a GPU.
 
-A GPU has memory slices, side by side, and compute slices. An instance lies on consecutive memory slices, and hardware
-lets each profile begin at some of them only. Only profiles of one compute instance are known, as they are what device
-plugins hand out.
+A GPU has memory slices in a row, and compute slices. An instance occupies consecutive memory slices, and hardware
+allows each profile to begin at some of them only. Only profiles with one compute instance are listed, because device
+plugins offer only these.
 
 Source of sizes and counts: NVIDIA MIG User Guide, "Supported MIG Profiles". Of places: ``nvidia-smi mig -lgipp``, which
 that guide prints for the A100 under "Creating GPU Instances" and which is the same on an H100; NVIDIA's go-nvml for the
@@ -26,12 +26,12 @@ class Profile:
     """One size of instance.
 
     Attributes:
-        name: As ``nvidia-smi`` has it, such as ``1g.5gb`` or ``1g.5gb+me``.
+        name: As in ``nvidia-smi``, such as ``1g.5gb`` or ``1g.5gb+me``.
         compute: Compute slices.
-        memory: Memory slices, all side by side.
-        memory_gb: As the name says it.
-        starts: Memory slices on which it may begin.
-        has_media: It takes the GPU's one set of video and image engines.
+        memory: Memory slices, all consecutive.
+        memory_gb: The size in its name.
+        starts: Memory slices at which it may begin.
+        has_media: Whether it includes the GPU's only set of video and image engines.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Instance:
 
 
 Layout = tuple[Instance, ...]
-"""The instances of one GPU, by their place."""
+"""The instances of one GPU, in order of place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,10 @@ class Partitionable:
     """A GPU model that can be partitioned.
 
     Attributes:
-        family: What its product name has in it, such as ``A100``.
-        memory_gb: As people say it.
-        compute: Compute slices in all.
-        memory: Memory slices in all.
+        family: The part of its product name, such as ``A100``.
+        memory_gb: The nominal size.
+        compute: The total of compute slices.
+        memory: The total of memory slices.
         profiles: By name, smallest first.
     """
 
@@ -74,21 +74,21 @@ class Partitionable:
 
     @property
     def name(self) -> str:
-        """Such as ``A100-40GB``."""
+        """Return the name, such as ``A100-40GB``."""
         return f"{self.family}-{self.memory_gb}GB"
 
     def slices(self, instance: Instance) -> range:
-        """The memory slices on which an instance lies."""
+        """Return the memory slices that an instance occupies."""
         return range(instance.start, instance.start + self.profiles[instance.profile].memory)
 
 
 def layouts_with(model: Partitionable, kept: Iterable[Instance], *, media: bool = False) -> tuple[Layout, ...]:
-    """Every way to fill a GPU around some instances until no further one fits.
+    """Return every way to fill a GPU around some instances until no further one fits.
 
-    Where several ways differ in places alone, one of them is there.
+    Of ways that differ only in places, one is included.
 
     Args:
-        media: Give also those with media engines, each of which has such an instance for a plain one.
+        media: Whether to include variants with media engines, which replace one plain instance.
     """
     return _filled(model, tuple(sorted(kept)), media)
 
@@ -107,10 +107,11 @@ def counts_of(layout: Iterable[Instance]) -> Mapping[str, int]:
 
 
 def partitionable(model: str, memory_bytes: int) -> Partitionable | None:
-    """Return what a GPU with this product name can be partitioned into; None when it cannot, or nobody knows.
+    """Return how a GPU with this product name can be partitioned; None if it cannot, or if that is unknown.
 
     Args:
-        memory_bytes: Of the whole GPU, as a driver or a person says it; 0 when unknown, where the name may say it.
+        memory_bytes: The memory of the whole GPU, as reported by a driver or a user; 0 if unknown, when the name may
+            tell.
     """
     found = [each for each in MODELS.values() if _is_of(each.family, model)]
     if memory_bytes:
@@ -121,13 +122,13 @@ def partitionable(model: str, memory_bytes: int) -> Partitionable | None:
 
 
 def _is_of(family: str, model: str) -> bool:
-    """``A30`` is in ``NVIDIA-A30``, but not in ``A300`` or ``GA30X``."""
+    """Return whether a model is of a family: ``A30`` is in ``NVIDIA-A30``, but not in ``A300`` or ``GA30X``."""
     before, found, after = model.upper().partition(family)
     return bool(found) and not before[-1:].isalnum() and not after[:1].isalnum()
 
 
 def _is_about(memory_bytes: int, memory_gb: int) -> bool:
-    """Drivers count in binary units, and keep up to 3 % for themselves: an H100 of 80 GB has 81,559 MiB."""
+    """Compare memory sizes: drivers count in binary units and keep up to 3 %, so an H100 of 80 GB has 81,559 MiB."""
     return 0.97 * memory_gb * GB <= memory_bytes <= 1.03 * memory_gb * 2**30
 
 
@@ -150,7 +151,7 @@ def _with_media(model: Partitionable, layout: Layout, kept: Layout) -> Iterator[
 
 
 def _completions(model: Partitionable, plain: list[Profile], kept: Layout) -> Iterator[Layout]:
-    """Every full layout around ``kept``: slice by slice from the left, nothing or something begins there."""
+    """Yield every full layout around ``kept``, slice by slice from the left."""
     taken = {at for instance in kept for at in model.slices(instance)}
 
     def go_on(at: int, added: Layout, used: frozenset[int]) -> Iterator[Layout]:
@@ -171,7 +172,7 @@ def _fits(profile: Profile, start: int, used: frozenset[int]) -> bool:
     return used.isdisjoint(range(start, start + profile.memory))
 
 
-# Compute slices, memory slices, and where they may begin, of GPUs with seven compute slices and eight of memory.
+# Compute slices, memory slices, and possible starts, of GPUs with seven compute slices and eight memory slices.
 _SEVENTHS = (
     (1, 1, tuple(range(7))),
     (1, 2, (0, 2, 4, 6)),
@@ -185,14 +186,14 @@ _WITH_MEDIA = ((1, 1), (2, 2))
 
 
 def _model(family: str, memory_gb: int, *sizes_gb: int) -> Partitionable:
-    """``sizes_gb`` is the memory of each profile in the order of the tables above."""
+    """Build a model; ``sizes_gb`` is the memory of each profile in the order of the tables above."""
     shapes = _SEVENTHS if len(sizes_gb) == len(_SEVENTHS) else _FOURTHS
     profiles: dict[str, Profile] = {}
     for (compute, memory, starts), size_gb in zip(shapes, sizes_gb, strict=True):
         name = f"{compute}g.{size_gb}gb"
         profile = Profile(name=name, compute=compute, memory=memory, memory_gb=size_gb, starts=starts)
         profiles[name] = profile
-        # The second size with media engines is of the A30 alone; the guide has it for no other of these.
+        # Only the A30 has a second size with media engines; the guide lists none for the others.
         if (compute, memory) in _WITH_MEDIA[: 1 if shapes is _SEVENTHS else 2]:
             profiles[name + MEDIA] = Profile(
                 name=name + MEDIA, compute=compute, memory=memory, memory_gb=size_gb, starts=starts, has_media=True

@@ -1,26 +1,26 @@
-"""Partitions the GPUs of nodes anew where those that wait gain more by it than it costs, a step at a time.
+"""Repartitions the GPUs of nodes if pending runs gain more than it costs, one step at a time.
 
-A layout is a way in which all GPUs of a node are handed out, one of those that its pool names. Going from one to
-another is done as NVIDIA's GPU Operator wants it: the node is cordoned, whoever holds GPUs there saves a checkpoint and
-goes on elsewhere, a label names the layout, the node's manager carries it out and says so, and the node is opened
-again. How far a node is, it says itself, so that whoever looks at it knows the next step, and may take one twice.
+A layout is a way to divide all GPUs of a node, one of those that its pool names. The transition follows NVIDIA's GPU
+Operator: the node is cordoned, runs that hold GPUs there save a checkpoint and resume elsewhere, a label names the
+layout, the node's manager applies it and reports that, and the node is uncordoned. The node itself records its
+progress, so that any pass knows the next step, and may repeat one.
 
-Gain and cost are GPU-seconds. The gain is what those that would start there have waited, times what they ask for: as
-long as somebody has waited already, he is expected to wait again (Lindy's law). The cost is the time in which the node
-is no use to anybody, and what those that leave lose since their last checkpoint and by starting again. So nothing is
-changed before waiting has cost as much as the change, which is how long to rent before buying if nobody knows for how
-long (ski rental; Karlin et al., Algorithmica 1988): no more than twice what would have been paid by one who knew.
+Gain and cost are in GPU-seconds. The gain is the past wait of the runs that would start there, times their request: a
+run that has waited is expected to wait as long again (Lindy's law). The cost is the time in which the node is unusable,
+and what leaving runs lose since their last checkpoint and by restarting. So nothing is changed before waiting has cost
+as much as the change, the break-even rule of ski rental (Karlin et al., Algorithmica 1988): at most twice the cost with
+full knowledge.
 
-Those that leave and find no other place wait in turn. So they leave only for runs that were submitted before them: what
-these ask for, times how long ago that was, has to be more than theirs. Who has made way for others that way is no older
-by it than they are, so that no two kinds of runs take a node from each other in turns.
+Leaving runs without another place wait in turn. So they leave only for runs that were submitted earlier: the request of
+these, times their age, has to exceed that of the leaving ones. A run that has made way does not become older than the
+runs it left for, so two kinds of runs do not alternate on a node.
 
-A node is left as it is while others than runs of ours hold GPUs of it, while a run is there that has not shown that it
-saves checkpoints, or that has a higher priority than those that wait. A tenth of a pool is changed at a time. A layout
-that failed on a node is not tried there again for ``RETRY_S``.
+A node is not changed while pods outside Fairlead hold its GPUs, or while a run is there that has not saved a
+checkpoint, or that has a higher priority than the pending ones. At most a tenth of a pool is changed at a time. A
+layout that failed on a node is not retried there for ``RETRY_S``.
 
-With W that wait, N nodes that could change and L layouts: O(N L W) members counted, of the W that come first and the N
-that cost least, ``MOST_WAITING`` and ``MOST_NODES`` at most.
+With W pending runs, N nodes that could change and L layouts: O(N L W) counts of pods, for the first W and the N
+cheapest, at most ``MOST_WAITING`` and ``MOST_NODES``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,10 +68,10 @@ _FOR_ROOM = frozenset(
 
 
 def partition_steps(snapshot: Snapshot, changes: Sequence[Change], now: float) -> tuple[PartitionStep, ...]:
-    """Return the next step of each node that is on its way, and of those that begin.
+    """Return the next step of each node that is changing, and of those that begin.
 
     Args:
-        changes: All else that is decided now: who starts is waiting no more, and has a place.
+        changes: All other decisions of this pass: runs that start are no longer pending, and occupy their places.
     """
     nodes = {node.name: node for node in snapshot.nodes}
     held: dict[str, list[Pod]] = {}
@@ -96,7 +96,7 @@ def look_times(snapshot: Snapshot, now: float) -> Iterator[float]:
 
 
 def layout_for(spec: GangSpec, snapshot: Snapshot) -> str | None:
-    """Name a layout in which nodes would hold a run that none holds as they are; None where there is none."""
+    """Return a layout in which nodes would hold a run that none holds now; None without one."""
     nodes = {node.name: node for node in snapshot.nodes}
     of_pools: dict[str, list[PartitionedNode]] = {}
     for each in snapshot.partitioned:
@@ -111,7 +111,7 @@ def layout_for(spec: GangSpec, snapshot: Snapshot) -> str | None:
 
 
 def _next_step(each: PartitionedNode, node: Node, pods: Sequence[Pod], now: float) -> PartitionStep | None:
-    """Return the step that follows from what a node says that is on its way; None while it is awaited."""
+    """Return the next step of a changing node by its reports; None while it waits for one."""
     change = each.change
     assert change is not None, "a node that rests is on no way"
     holders = [pod for pod in pods if pod.grant.gpu_uuids]
@@ -136,7 +136,7 @@ def _next_step(each: PartitionedNode, node: Node, pods: Sequence[Pod], now: floa
         why = f"{each.node} has the layout {change.to} since {describe_duration(waited_s)} after it was asked for"
         return step(PartitionAction.UNCORDON, why)
     if change.to == change.back:
-        return None  # it was to go back and cannot: somebody has to look at it
+        return None  # it cannot return to its layout: a person has to examine it
     patience_s = max(LEAST_PATIENCE_S, 3 * _partitions(each).reconfigure_s)
     if each.said is ManagerState.FAILED or waited_s >= patience_s:
         how = "its manager says that it failed" if each.said is ManagerState.FAILED else "nothing came of it"
@@ -155,7 +155,7 @@ def _begin(
     changes: Sequence[Change],
     now: float,
 ) -> Iterator[PartitionStep]:
-    """Yield the first step of nodes that are worth to be changed, one of each pool."""
+    """Yield the first step of nodes that are worth changing, at most one per pool."""
     others = {each.workload_uid for each in changes if each.status is not None and each.status.phase not in _WAITING}
     waiting = [run for run in snapshot.workloads if run.uid not in others and _waits(run, now)]
     if not waiting:
@@ -199,13 +199,13 @@ def _partitions(each: PartitionedNode) -> Partitions:
 
 
 def _opened(node: Node, each: PartitionedNode, layout: str) -> Node:
-    """The node with that layout, open to all that suits it."""
+    """Return the node with that layout, open to all suitable runs."""
     return replace(node, gpus=in_layout(each.pool, layout, node.name), closed=None, leaving=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A node, a layout that it might have, who would start there, and who would have to leave."""
+    """A node, a possible layout, the runs that would start there, and those that would have to leave."""
 
     node: PartitionedNode
     layout: str
@@ -224,12 +224,12 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _World:
-    """All that candidates are compared by.
+    """The inputs for comparing candidates.
 
     Attributes:
-        waiting: Runs that wait and find no room as things are, with the shapes of their members.
-        rooms: What is free on every node.
-        taken: Nodes on which somebody starts now.
+        waiting: Pending runs that find no room now, with the shapes of their pods.
+        rooms: The free capacity of every node.
+        taken: Nodes on which a run starts now.
     """
 
     runs: Mapping[str, Workload]
@@ -276,7 +276,7 @@ class _World:
         )
 
     def leaving(self, name: str) -> list[Workload] | None:
-        """Return the runs that hold GPUs of a node; None where one of them may not be asked to leave."""
+        """Return the runs that hold GPUs of a node; None if one of them must not be stopped."""
         found: dict[str, Workload] = {}
         for pod in self.held.get(name, ()):
             if not pod.grant.gpu_uuids:
@@ -313,7 +313,7 @@ def _worth_it(found: Sequence[PartitionedNode], world: _World) -> Iterator[_Cand
             continue
         if not leaves and not world.held.get(each.node):
             if (each.pool.name, each.layout) in alike and not each.failed:
-                continue  # another empty node like it is looked at already
+                continue  # a similar empty node is considered already
             alike.add((each.pool.name, each.layout))
         able.append((sum(_lost_s(run, world) for run in leaves), each, leaves))
     able.sort(key=lambda item: (item[0], item[1].node))
@@ -328,17 +328,17 @@ def _worth_it(found: Sequence[PartitionedNode], world: _World) -> Iterator[_Cand
 
 
 def _lost_s(run: Workload, world: _World) -> float:
-    """GPU-seconds that a run loses by saving, leaving and starting again."""
+    """Return the GPU-seconds that a run loses by saving, leaving and restarting."""
     return _gpus(run) * restart_s(run, world.pods[run.uid], world.now)
 
 
 def _gpus(run: Workload, num: int | None = None) -> float:
-    """GPUs of so many members of a run; of all when left out."""
+    """Return the GPUs of so many pods of a run; of all if omitted."""
     return Shape.of(run.gang.resources).total_gpu_milli * (run.gang.nodes if num is None else num) / WHOLE_MILLI
 
 
 def _candidate(each: PartitionedNode, layout: str, leaves: Sequence[Workload], world: _World) -> _Candidate:
-    """Work out what a node gains and costs in a layout."""
+    """Compute the gain and cost of a node in a layout."""
     node, now = world.nodes[each.node], world.now
     room = NodeCapacity.of(_opened(node, each, layout))
     for pod in world.held.get(each.node, ()):
@@ -389,7 +389,7 @@ def _candidate(each: PartitionedNode, layout: str, leaves: Sequence[Workload], w
 
 
 def _take(shape: Shape, count: int, rooms: Sequence[NodeCapacity]) -> bool:
-    """Take so many members where there is room; whether all found some."""
+    """Allocate so many pods where there is room; return whether all found some."""
     for room in rooms:
         while count and (grant := room.fit(shape)) is not None:
             room.take(grant)
@@ -398,7 +398,7 @@ def _take(shape: Shape, count: int, rooms: Sequence[NodeCapacity]) -> bool:
 
 
 def _describe(best: _Candidate) -> str:
-    """Say what a change is for and what it costs, as a sentence."""
+    """Describe the purpose and cost of a change, as a sentence."""
     names = ", ".join(run.spec.name for run in best.starts[:3])
     more = f" and {len(best.starts) - 3} more" if len(best.starts) > 3 else ""
     said = (

@@ -1,8 +1,8 @@
-"""Estimates how fast jobs go when they share the same devices and interleave the stages of their iterations.
+"""Estimates the speed of jobs that share devices and interleave the stages of their iterations.
 
 An iteration is three stages in a row: load (storage, then processor: two slots long), compute, communicate. Jobs whose
-stages need different things fill each other's gaps. Assumes that every member has a measured profile and
-runs on the same number of devices, and that the memory of the devices suffices for all of them.
+stages need different resources fill each other's gaps. Assumes that every member has a measured profile and runs on the
+same number of devices, and that the memory of the devices suffices for all of them.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from itertools import permutations
 
 MAX_MEMBERS = 4
 
-# What interference adds to the time of the ideal schedule with 2, 3 and 4 members: measured by Muri (SIGCOMM'22) on
+# The factor of interference on the time of the ideal schedule with 2, 3 and 4 members: measured by Muri (SIGCOMM'22) on
 # V100s, relative to the 1.5 % by which a job alone is slower than its profile.
 INTERFERENCE = {2: 1.33 / 1.015, 3: 1.5 / 1.015, 4: 1.37 / 1.015}
 
@@ -26,7 +26,7 @@ _SETTLED = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Profile:
-    """The times of one iteration of a job: alone, and in each stage. Seconds; stages may overlap or leave a rest."""
+    """Seconds of one iteration of a job: in total alone, and in each stage; stages may overlap or leave a rest."""
 
     iteration_s: float
     stages_s: Stages
@@ -37,7 +37,7 @@ class Profile:
 
 
 def speeds(members: Sequence[Profile]) -> tuple[float, ...]:
-    """Speed of each member, in their order, as a share of its speed alone (1.0 for one member).
+    """Return the speed of each member, in order, as a share of its speed alone (1.0 for one member).
 
     Every member makes one iteration in each round of the group.
     """
@@ -49,7 +49,7 @@ def speeds(members: Sequence[Profile]) -> tuple[float, ...]:
 
 @lru_cache(maxsize=1 << 16)
 def round_time_s(stages_s: tuple[Stages, ...]) -> float:
-    """Seconds in which 2 to 4 members make one iteration each, in the best of their orders.
+    """Return the seconds in which 2 to 4 members make one iteration each, in their best order.
 
     Muri (SIGCOMM'22), section 4.1: the interleaving efficiency of a group. At most 4! orders of 8 steps.
     """
@@ -63,7 +63,7 @@ def round_time_s(stages_s: tuple[Stages, ...]) -> float:
 
 
 def _interleaved_s(order: tuple[Stages, ...]) -> float:
-    """Period of the cyclic schedule in which slot i loads while slot i+1 computes and slot i+2 communicates."""
+    """Return the period of the cyclic schedule: slot i loads while slot i+1 computes and slot i+2 communicates."""
     finish = [0.0]
     for step in range(_SLOTS * _ROUNDS):
         ends = []

@@ -1,1 +1,1 @@
-"""Judges each kind of workload on its own: its life, its failures, its retries."""
+"""Judges each kind of workload: its lifecycle, failures and retries."""

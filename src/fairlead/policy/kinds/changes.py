@@ -1,4 +1,4 @@
-"""Changes of one workload as the decisions make them: each moves by the table of the lifecycle and tells why."""
+"""Builds changes of one workload: each follows the lifecycle table and has a reason."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,9 +16,9 @@ _BETWEEN_STARTS = (Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED)
 
 
 def change_to(workload: AnyWorkload, status: Status) -> Change:
-    """A change of status with its event; a run that ends by itself is no longer wanted to run.
+    """Return a change of status with its event; a run that ends by itself also gets the intent STOP.
 
-    One that is stopped on request and wanted to run was resumed since: that wish is still to be heard.
+    If it was stopped on request and has the intent RUN, it was resumed since: that request is kept.
     """
     ended = status.phase in (Phase.SUCCEEDED, Phase.FAILED) and workload.intent is Intent.RUN
     return Change(
@@ -37,7 +37,7 @@ def started(
     nodes: Sequence[Node],
     beside: Sequence[str] = (),
 ) -> Change:
-    """The change that starts a run where it was placed, ``beside`` others on the same GPUs."""
+    """Return the change that starts a run where it was placed, ``beside`` others on the same GPUs."""
     spec, status = workload.spec, workload.status
     where = ", ".join(sorted({item.node for item in placed}))
     num_nodes = len(placed)
@@ -69,7 +69,7 @@ def stop(
     grace_s: float | None = None,
     **changes: object,
 ) -> Change:
-    """Give every live pod its notice; once all are over the run comes to ``after`` for the reason ``final``."""
+    """Return the change that stops every live pod; once all are over, the run goes to ``after`` for ``final``."""
     status = move(workload.status, Phase.STOPPING, why, now, **changes)
     status = replace(status, next_phase=after, next_reason=final)
     grace = workload.spec.grace_s if grace_s is None else grace_s
@@ -77,7 +77,7 @@ def stop(
 
 
 def terminate(workload: Workload, live: tuple[Pod, ...], grace_s: float) -> Change | None:
-    """Notices to those pods that have none; None when all have."""
+    """Return the notices to pods without one; None if all have one."""
     orders = notices(live, grace_s)
     if not orders:
         return None
@@ -85,17 +85,17 @@ def terminate(workload: Workload, live: tuple[Pod, ...], grace_s: float) -> Chan
 
 
 def notices(live: tuple[Pod, ...], grace_s: float) -> tuple[TerminatePod, ...]:
-    """A stop notice for every pod that has none."""
+    """Return a stop notice for every pod without one."""
     return tuple(TerminatePod(pod_uid=pod.uid, grace_s=grace_s) for pod in live if pod.terminating_since is None)
 
 
 def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy: str | None = None) -> Change:
-    """It is Pending from now on, or again; Suspended where that is the code."""
+    """Return the change that makes a run Pending, or Suspended if that is the code."""
     reason = Reason(code=code, message=message, remedy=remedy)
     status = workload.status
     if code in (Code.SUSPENDED, Code.PREEMPTED, Code.MOVED, Code.OVER_QUOTA):
-        # Time spent suspended, preempted, refused or on the move is not time it ran: the clock of max_duration begins
-        # anew.
+        # Time spent suspended, preempted, refused or moving does not count as run time: the clock of max_duration
+        # restarts.
         status = replace(status, started_at=None)
     if code is not Code.OVER_QUOTA:
         status = replace(status, retry_at=None)
@@ -108,7 +108,7 @@ def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy:
 
 
 def next_attempt(status: Status) -> int:
-    """The number of the start that is waited for: one that was stopped is over, and the next gets one of its own."""
+    """Return the number of the next attempt; one that was stopped is over, so the next gets its own number."""
     return status.attempt if status.phase in _BETWEEN_STARTS else status.attempt + 1
 
 
@@ -120,7 +120,7 @@ def wait(
     asked_at: float | None = None,
     ask_again_at: float | None = None,
 ) -> list[Change]:
-    """Say why it waits, once for each reason; and since when nodes are asked for, or when they are again."""
+    """Record why it waits, once per reason; and since when nodes are requested, or when they are again."""
     told = workload.status
     if (told.phase, told.asked_at, told.ask_again_at, told.reason) == (Phase.PENDING, asked_at, ask_again_at, reason):
         return []

@@ -1,8 +1,8 @@
-"""Judges whether a run's checkpoints come as its spec promises, and its end when the last one did not.
+"""Judges whether a run's checkpoints come as its spec promises, and a run's end if the last one failed.
 
-The newest complete checkpoint is late when it is three intervals old. A run that keeps its promise is never so far
-behind: its training waits at one interval. So this is told of places that are full or slow, and of programs that never
-call ``run.checkpoint``.
+The newest complete checkpoint is late when it is three intervals old. A run that saves properly is never so late: its
+training waits at one interval. So this warning concerns full or slow storage, and programs that never call
+``run.checkpoint``.
 """
 
 import math
@@ -13,23 +13,23 @@ from fairlead.state.snapshot import Phase, Progress, Status, Workload
 from fairlead.text.quantities import describe_duration, plural
 
 LATE_TIMES = 3
-"""A checkpoint is late when the newest complete one is so many intervals old."""
+"""A checkpoint is late when the newest complete one is this many intervals old."""
 LEAST_LATE_S = 60.0
-"""But not before so many seconds, in which a program may well still be loading what it needs."""
+"""The minimum age in seconds of a late checkpoint: before that a program may still be loading data."""
 SILENT_S = 600.0
-"""With an interval in steps and a program that reports none, and with one not chosen yet, time has to do."""
+"""The limit with an interval in steps if the program reports none, and with an interval not chosen yet."""
 
 _CALL = "Call `run.checkpoint(step)` after every step, as in docs/checkpoints.md, or take `checkpoint.every` away."
 
 
 def warning(run: Workload, now: float) -> Reason | None:
-    """Return what is wrong with a run's checkpoints; None where nothing is, it does not run, or it promises none."""
+    """Return the problem with a run's checkpoints; None without one, or if the run is not Running or promises none."""
     wish, status = run.spec.checkpoint, run.status
     if status.phase is not Phase.RUNNING:
         return None
     progress = run.progress
     if progress is not None and progress.updated_at < status.since:
-        progress = None  # of a start before
+        progress = None  # of an earlier start
     saved_at = None if progress is None else progress.checkpoint_at
     since = status.since if saved_at is None else max(status.since, saved_at)
     age_s = now - since
@@ -65,9 +65,9 @@ def warning(run: Workload, now: float) -> Reason | None:
 
 
 def late_at(run: Workload) -> float | None:
-    """Return up to when nothing is wrong with the checkpoints of a run if it says nothing more; infinity for always.
+    """Return until when a run's checkpoints are fine if it reports nothing more; infinity for always.
 
-    None where something may be wrong already.
+    None if a problem may exist already.
     """
     wish, progress, status = run.spec.checkpoint, run.progress, run.status
     if progress is None:
@@ -81,10 +81,10 @@ def late_at(run: Workload) -> float | None:
 
 
 def warned(run: Workload, now: float, otherwise: Reason | None = None) -> Status | None:
-    """The status with what is to be warned of now; None when that was told, and has not become twice as old.
+    """Return the status with the current warning; None if that was reported and its age has not doubled.
 
     Args:
-        otherwise: What to warn of where nothing is wrong with its checkpoints.
+        otherwise: The warning if there is no problem with the checkpoints.
     """
     found, told, told_at = warning(run, now) or otherwise, run.status.warning, run.status.warned_at
     if found is None:
@@ -96,7 +96,7 @@ def warned(run: Workload, now: float, otherwise: Reason | None = None) -> Status
 
 
 def unsaved(progress: Progress | None) -> str | None:
-    """That the last checkpoint could not be saved and which one there is, as a clause; None when it could be."""
+    """Return that the last checkpoint could not be saved and which one exists, as a clause; None if it was saved."""
     if progress is None or not progress.saves_failed or progress.save_failed_step is None:
         return None
     newest = "there is no complete one"

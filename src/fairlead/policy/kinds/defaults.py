@@ -1,4 +1,4 @@
-"""Chooses what a spec leaves open from the cluster it will run on, each choice with a sentence for the plan."""
+"""Chooses values that a spec leaves open, by the cluster it will run on, each with a note for the plan."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ INTERVAL_LATER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """A spec with nothing left open, and what was chosen."""
+    """A spec without open values, and notes on the choices."""
 
     spec: Training
     notes: tuple[str, ...]
@@ -23,8 +23,8 @@ class Completed:
 def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
     """Fill in ranks and CPU.
 
-    CPU is one core for each rank, or an equal share of the machine when the gang has more ranks than it has cores: a
-    small machine is taken whole, so that the next run waits instead of slowing both.
+    CPU is one core per rank, or an equal share of the machine if the gang has more ranks than it has cores: a small
+    machine is used entirely, so that the next run waits instead of slowing both.
     """
     notes: list[str] = []
     if spec.ranks_per_node is None:
@@ -51,7 +51,7 @@ def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
 
 
 def describe_rendezvous(spec: Training) -> str:
-    """Say whether its processes find the variables of torchrun, and why."""
+    """Return whether its processes get the variables of torchrun, and why."""
     if not spec.has_rendezvous:
         return "launch: a lone rank starts by itself, without RANK and MASTER_ADDR; `launch: torchrun` sets them"
     if spec.framework is Framework.RAY:

@@ -1,7 +1,7 @@
-"""Hands a run to its engine instead of placing it, and says why it waits there.
+"""Hands a run to its engine instead of placing it, and reports why it waits there.
 
-What happens to it then is judged as that of every other run: its members are what the engine makes of them. Order,
-quota and placement are the engine's; budgets, time limits, retries, stops and reasons stay ours.
+After that it is judged like every other run: its pods are those that the engine creates. Order, quota and placement are
+the engine's; budgets, time limits, retries, stops and reasons remain Fairlead's.
 """
 
 from dataclasses import replace
@@ -16,11 +16,11 @@ from fairlead.state.snapshot import Grant, Phase, Pod, Snapshot, Workload
 from fairlead.text.quantities import plural
 
 NUM_LAUNCHERS = {Engine.MPIJOB: 1}
-"""Pods that an engine adds to those of the gang, before them."""
+"""Pods that an engine adds to those of the gang, with lower indices."""
 
 
 def hand_over(workload: Workload, snapshot: Snapshot, now: float) -> Change | None:
-    """Give a run that wants to start to its engine; None where it is not its time yet."""
+    """Hand a run that should start to its engine; return None if it is not time yet."""
     status, spec = workload.status, workload.spec
     if spec.engine is None or (status.retry_at is not None and now < status.retry_at):
         return None
@@ -44,7 +44,7 @@ def hand_over(workload: Workload, snapshot: Snapshot, now: float) -> Change | No
 
 
 def tell_wait(workload: Workload, delayed: Pod) -> Change | None:
-    """Say why the engine has not started a run, whenever its words change; the event only once."""
+    """Report why the engine has not started a run, whenever its message changes; with an event only once."""
     message = delayed.message or ""
     if delayed.node:
         message = f"pod {delayed.index} of {workload.gang.nodes} has not started: {message}"

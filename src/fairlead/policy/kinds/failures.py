@@ -1,4 +1,4 @@
-"""Finds what went wrong with a gang: the user's program, the infrastructure, or a hang; and which rank was first."""
+"""Diagnoses the failure of a gang: the user's program, the infrastructure, or a hang; and the first failed rank."""
 
 import json
 import re
@@ -15,26 +15,26 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Phase, Pod, PodPhase, Progress, RankExit, Workload
 from fairlead.text.quantities import describe_duration, describe_memory
 
-# When one rank is killed its peers fail within moments, and one wait may report them together. Inside this window a
-# kill explains an error; an error never explains a kill, since a failed pod's other ranks get 0.5 s before SIGKILL.
+# When one rank is killed, its peers fail within moments, and one wait may report them together. Within this window a
+# kill explains an error; an error never explains a kill, because a failed pod's other ranks get 0.5 s before SIGKILL.
 SAME_MOMENT_S = 0.2
 MIB = 1024**2
-# How `run.progress` ends a program.
+# The message with which `run.progress` ends a program.
 _BAD_LOSS = re.compile(r"LossNotFinite: (the loss is not finite at step \d+: [-a-z]+)")
-# How ranks end that were to go on in place.
+# The message of ranks that could not continue in place.
 _NOT_REFORMED = re.compile(r"ReformFailed: (.+)")
-# How programs, and torch itself, say that torchrun has not started them.
+# Messages of programs, and of torch itself, that torchrun has not started them.
 _MISSED = re.compile(
     r"KeyError: '((LOCAL_)?(RANK|WORLD_SIZE)|(GROUP|NODE)_RANK|MASTER_(ADDR|PORT))'"
     r"|environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set"
-    r"|in mpi_discovery$"  # where DeepSpeed looks when they are missing; that MPI is missing too is no help
+    r"|in mpi_discovery$"  # where DeepSpeed looks if they are missing; that MPI is missing too does not help
 )
 SERVING = '{"fairlead": "serving"'
 KILLS = (signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 
 
 class Blame(StrEnum):
-    """The one who has to act."""
+    """The party responsible for a failure."""
 
     PROGRAM = "program"
     INFRASTRUCTURE = "infrastructure"
@@ -43,11 +43,11 @@ class Blame(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The cause for which a gang cannot go on.
+    """The reason why a gang cannot continue.
 
     Attributes:
-        setting: What would mend it, as ``--set`` takes it; None where no key would. The remedy says the rest.
-        nodes: Those that did not start its pods, which it avoids from now on.
+        setting: A fix in the form of ``--set``; None if no key would help. The remedy has further advice.
+        nodes: Nodes that did not start its pods, which it avoids from now on.
     """
 
     blame: Blame
@@ -56,10 +56,10 @@ class Failure:
     nodes: tuple[str, ...] = ()
 
     def remedy(self, name: str, *, is_over: bool) -> str | None:
-        """Return what a person can do, with commands that work as they are written.
+        """Return what a user can do, with commands that work as written.
 
         Args:
-            is_over: The run starts no more; before it changes, one that does has to be suspended.
+            is_over: Whether the run does not start again; otherwise it has to be suspended before a change.
         """
         if self.setting is None:
             return self.reason.remedy
@@ -71,7 +71,7 @@ class Failure:
 def diagnose(
     spec: Training, pods: tuple[Pod, ...], nodes: tuple[Node, ...], progress: Progress | None, now: float
 ) -> Failure | None:
-    """The root cause of the gang's failure; None while nothing is wrong."""
+    """Return the root cause of the gang's failure; None while there is none."""
     lost = [pod for pod in pods if pod.phase is PodPhase.LOST]
     if lost:
         return _lost(spec, min(lost, key=lambda pod: pod.index), nodes)
@@ -89,7 +89,7 @@ def diagnose(
 
 
 def hung(workload: Workload, pod: Pod) -> bool:
-    """Return whether a pod that is to stop belongs to a start that is torn down because it hangs."""
+    """Return whether a pod that is stopping belongs to an attempt that is torn down because it hangs."""
     status = workload.status
     if status.phase is Phase.RESTARTING and status.attempt == pod.attempt + 1:
         return status.reason.code is Code.STALLED
@@ -104,7 +104,7 @@ def _lost(spec: Training, pod: Pod, nodes: tuple[Node, ...]) -> Failure:
         )
     else:
         what = pod.message or "its supervising process was killed, which ended its ranks"
-        where = f" on {pod.node}" if pod.node else ""  # that of an engine may have been on none
+        where = f" on {pod.node}" if pod.node else ""  # a pod of an engine may have been on no node
         reason = Reason(code=Code.POD_LOST, message=f"pod {pod.index} of {spec.nodes}{where} was lost: {what}")
     return Failure(blame=Blame.INFRASTRUCTURE, reason=reason)
 
@@ -215,7 +215,7 @@ def _stalled(spec: Training, pods: tuple[Pod, ...], now: float) -> Failure | Non
 
 
 def _signal_of(exit_: RankExit) -> int | None:
-    """The signal that ended the rank, also when a shell in between turned it into an exit code."""
+    """Return the signal that ended the rank, including one that a shell turned into an exit code."""
     if exit_.signal is not None:
         return exit_.signal
     if exit_.exit_code is not None and exit_.exit_code - 128 in KILLS:
@@ -224,7 +224,7 @@ def _signal_of(exit_: RankExit) -> int | None:
 
 
 def _last_words(exit_: RankExit) -> str:
-    """The last line of a Python traceback, which says what the error was."""
+    """Return the last line of a Python traceback, which has the error."""
     for line in reversed(exit_.tail):
         text = line.strip()
         if text:
@@ -233,12 +233,12 @@ def _last_words(exit_: RankExit) -> str:
 
 
 def _readable(line: str) -> str:
-    """A line for people; ``fairlead.runtime.serving`` says for programs why a replica's server failed."""
+    """Return a readable line; ``fairlead.runtime.serving`` reports failures of a replica's server as JSON."""
     if not line.startswith(SERVING):
         return line
     try:
         said = json.loads(line).get("failed")
-    except ValueError:  # cut short
+    except ValueError:  # truncated
         return line
     return said if isinstance(said, str) else line
 
@@ -262,7 +262,7 @@ def _advice(spec: Training, exit_: RankExit) -> str | None:
 
 
 def _more_memory(spec: Training, nodes: tuple[Node, ...]) -> str | None:
-    """Twice the memory, or as much as the largest node has; None where the gang could not have more."""
+    """Return twice the memory, or at most that of the largest node; None if the gang could not have more."""
     limit = spec.resources.memory_bytes
     most = max((node.memory_bytes for node in nodes), default=0) // MIB * MIB
     if limit is None or most <= limit:

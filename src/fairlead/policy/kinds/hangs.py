@@ -1,7 +1,7 @@
-"""Finds the rank of a gang that hung which keeps the others waiting: by where each rank's main thread was.
+"""Finds the rank that blocks the others of a hung gang, by the location of each rank's main thread.
 
-Ranks in a call that waits for other ranks wait; who is elsewhere hangs. Where the stacks do not say, a rank that is
-steps behind is named, or one that alone is somewhere else; else it is said that it cannot be told.
+Ranks in a call that waits for other ranks are waiting; a rank elsewhere hangs. If the stacks do not decide it, a rank
+that is steps behind is named, or a single one elsewhere; otherwise the cause is reported as unknown.
 """
 
 from collections import Counter
@@ -14,11 +14,11 @@ MOST_NAMED = 3
 
 
 def explain(exits: Sequence[RankExit], world_size: int) -> str | None:
-    """Say who hangs and where, in a clause; None when nobody looked.
+    """Return which ranks hang and where, as a clause; None if no stacks were taken.
 
     Args:
-        exits: How ranks of the gang ended that hung, of those that are known.
-        world_size: How many it has.
+        exits: Ends of the ranks of the hung gang, as far as known.
+        world_size: The number of ranks.
     """
     looked = {exit_.rank: exit_.hang for exit_ in exits if exit_.hang is not None}
     if not looked:
@@ -38,7 +38,7 @@ def explain(exits: Sequence[RankExit], world_size: int) -> str | None:
 
 
 def _told_apart(waiting: dict[int, Whereabouts], busy: dict[int, Whereabouts]) -> str:
-    """Some ranks are where they wait for nobody."""
+    """Explain a hang in which some ranks do not wait for others."""
     if waiting:
         others = "the others wait" if len(waiting) > 1 else f"rank {min(waiting)} waits"
         return f"{_hang(busy)}; {others} in {_calls(waiting)}"
@@ -60,7 +60,7 @@ def _told_apart(waiting: dict[int, Whereabouts], busy: dict[int, Whereabouts]) -
 
 
 def _all_wait(waiting: dict[int, Whereabouts]) -> str:
-    """Every rank waits for others: one is behind, they call different things, or it is the network's."""
+    """Explain a hang in which every rank waits: one is behind, their calls differ, or the network is the cause."""
     if len(waiting) == 1:
         return f"rank {min(waiting)} waits in {_where(waiting[min(waiting)])}"
     calls = Counter(str(hang.waits_in) for hang in waiting.values())
@@ -84,7 +84,7 @@ def _all_wait(waiting: dict[int, Whereabouts]) -> str:
 
 
 def _behind(ranks: dict[int, Whereabouts]) -> int | None:
-    """The one rank that reports a lower step than all others."""
+    """Return the only rank with a lower step than all others."""
     steps = {rank: hang.step for rank, hang in ranks.items() if hang.step is not None}
     if len(steps) < len(ranks) or len(steps) < 2:
         return None

@@ -1,8 +1,8 @@
-"""Judges whether a run leaves idle what it holds, why, and what follows from that.
+"""Judges whether a run leaves its resources idle, why, and what follows.
 
-Utilisation is sampled every few seconds; what counts is its mean over the time that the spec's ``idle`` names, so that
-a run that saves a checkpoint, or evaluates for a minute, is not idle. A sample counts for the time since the one before
-and no longer than ``MOST_SPAN_S``: what nobody measured is neither busy nor idle.
+Utilisation is sampled every few seconds; its mean over the time of the spec's ``idle`` counts, so that a run that saves
+a checkpoint, or evaluates for a minute, is not idle. A sample covers the time since the previous one, at most
+``MOST_SPAN_S``: time without measurement counts as neither busy nor idle.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,9 +20,9 @@ from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_duration, plural
 
 MOST_SPAN_S = 60.0
-# So much of the time has to be measured, or nothing is said.
+# The minimum part of the time that has to be measured for a finding.
 LEAST_COVERED = 0.9
-# A cause is named where it explains so much of the idle time; cores are short where so much of them is used.
+# A cause is named if it explains this part of the idle time; cores are short if this part of them is used.
 EXPLAINS = 0.5
 CORES_SHORT = 0.9
 
@@ -32,11 +32,11 @@ class Sample:
     """A measurement of what a run uses.
 
     Attributes:
-        span_s: The seconds up to ``at`` that it stands for.
+        span_s: The seconds up to ``at`` that it covers.
         busy: Utilisation, from 0 to 1.
-        has_gpus: It is of GPUs; else of the cores that the run asks for.
-        cores: Part of its processor cores, from 0 to 1; None where that is not known.
-        step, saving_s, loading_s: What the program had told up to then, of its current start.
+        has_gpus: Whether utilisation is that of GPUs; else of the cores that the run requests.
+        cores: Utilisation of its processor cores, from 0 to 1; None if unknown.
+        step, saving_s, loading_s: The program's reports by then, of its current start.
         active_at: Last sign of progress of any of its pods.
     """
 
@@ -61,7 +61,7 @@ def sample_of(
     has_gpus: bool = True,
     cores: float | None = None,
 ) -> Sample:
-    """Return a measurement with what the run had said of itself by then."""
+    """Return a measurement with the run's reports by then."""
     told = run.progress if run.progress is not None and run.progress.updated_at >= run.status.since else Progress()
     signs = [pod.active_at for pod in pods if pod.active_at is not None]
     return Sample(
@@ -71,12 +71,12 @@ def sample_of(
 
 
 def recent(samples: Iterable[Sample], wish: Idle, now: float) -> list[Sample]:
-    """Return those that may still count."""
+    """Return the samples that may still count."""
     return [each for each in samples if each.at > now - wish.for_s]
 
 
 def coarsened(samples: list[Sample], most: int) -> list[Sample]:
-    """Return at most so many samples, two and two as one where they are more."""
+    """Return at most so many samples, merging pairs while there are more."""
     while len(samples) > most:
         pairs = zip(samples[::2], samples[1::2], strict=False)
         samples = [_joined(first, second) for first, second in pairs] + samples[len(samples) // 2 * 2 :]
@@ -90,10 +90,10 @@ def _joined(first: Sample, second: Sample) -> Sample:
 
 
 def idleness(samples: Sequence[Sample], wish: Idle, now: float) -> Idleness | None:
-    """Return how idle a run was over the time that it allows; None where it was not, or nobody can say.
+    """Return the idleness of a run over the time that it allows; None if it is not idle, or not known.
 
     Args:
-        samples: Of its current start, in order.
+        samples: Those of its current start, in order.
     """
     found = recent(samples, wish, now)
     covered_s = sum(each.span_s for each in found)
@@ -122,7 +122,7 @@ def _passed(first: float | None, last: float | None, covered_s: float) -> float 
 
 
 def cause(found: Idleness) -> str | None:
-    """Return what keeps it from its work, as a clause; None where that cannot be told."""
+    """Return what keeps it from working, as a clause; None if unknown."""
     idle = 1.0 - found.busy
     if found.saving >= EXPLAINS * idle:
         return f"it waits for its checkpoints {found.saving:.0%} of the time"
@@ -138,7 +138,7 @@ def cause(found: Idleness) -> str | None:
 
 
 def reason(run: Workload, nodes: Iterable[Node]) -> Reason | None:
-    """Return that a run leaves idle what it holds, with the cause and what that costs; None where it does not."""
+    """Return the reason of an idle run, with the cause and the cost; None if it is not idle."""
     found = run.idle
     if found is None or run.status.phase is not Phase.RUNNING:
         return None
@@ -166,7 +166,7 @@ def _remedy(found: Idleness) -> str:
 
 
 def act(run: Workload, live: tuple[Pod, ...], nodes: Iterable[Node], now: float) -> Change | None:
-    """Return what follows for a run that says what to do when it is idle; None where it only wants to be told."""
+    """Return the change for an idle run whose spec asks for one; None if it asks for a notification only."""
     wish = run.spec.idle
     if wish.then is WhenIdle.NOTIFY:
         return None

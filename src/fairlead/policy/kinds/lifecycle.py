@@ -1,4 +1,4 @@
-"""The life of a workload as one table: every move that exists, and what it means. Any other move is our own mistake."""
+"""Defines the lifecycle of a workload as one table of all transitions. Any other transition is a bug."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -62,48 +62,48 @@ PARENT_MOVES: dict[tuple[Phase, Phase], str] = {
     (Phase.STOPPED, Phase.PENDING): "resumed",
     (Phase.FAILED, Phase.PENDING): "resumed",
 }
-"""The life of a parent, which is that of its children: it never starts, and fails only for good."""
+"""The lifecycle of a parent, which follows its children: it never starts, and fails only for good."""
 
 
 def check_intent(run: AnyWorkload, intent: Intent) -> None:
-    """Refuse what a person may ask of a run and it cannot do any more.
+    """Refuse an intent that a run can no longer fulfil.
 
     Raises:
-        Conflict: It is over, or is about to be.
+        Conflict: The run is over, or about to be.
     """
     name, phase, after = run.spec.name, run.status.phase, run.status.next_phase
     if intent is Intent.SUSPEND and phase.is_final:
         raise Conflict(f"{name} is {phase.value}; only an unfinished run can be suspended.")
     if intent is Intent.RUN and phase is Phase.SUCCEEDED:
         raise Conflict(f"{name} has succeeded; there is nothing left to do. `fairlead run` starts it anew.")
-    # It is wanted to run already, so that to want it again would say nothing.
+    # The intent is RUN already, so that setting it again would have no effect.
     if intent is run.intent is Intent.RUN and phase is Phase.STOPPING and after is not None and after.is_final:
         raise Conflict(f"{name} is not yet {after.value}: {run.status.reason.message}; resume it when it is.")
 
 
 def is_over(run: AnyWorkload) -> bool:
-    """Return whether a run has ended and was not resumed since, which nobody may have seen to yet."""
+    """Return whether a run has ended and was not resumed since; an unprocessed resume counts."""
     phase = run.status.phase
     return phase.is_final and not (run.intent is Intent.RUN and phase in (Phase.FAILED, Phase.STOPPED))
 
 
 def ran_until(status: Status, at: float) -> float:
-    """``ran_s`` with what the current start has run up to a time."""
+    """Return ``ran_s`` including the current start up to a time."""
     if status.phase is not Phase.RUNNING:
         return status.ran_s
     return status.ran_s + max(0.0, at - status.since) * (status.nodes or 1)
 
 
 def active_until(status: Status, at: float) -> float:
-    """``active_s`` with the time that it has been Running now, up to a time."""
+    """Return ``active_s`` including the present time in Running, up to a time."""
     return status.active_s + (max(0.0, at - status.since) if status.phase is Phase.RUNNING else 0.0)
 
 
 def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) -> Status:
-    """The status after moving to another phase; ``changes`` are further fields of Status.
+    """Return the status after a transition; ``changes`` are further fields of Status.
 
     Raises:
-        ValueError: The table has no such move.
+        ValueError: The table has no such transition.
     """
     if status.phase is Phase.RUNNING and to in (Phase.STOPPING, Phase.SUCCEEDED):
         changes.setdefault("ran_s", ran_until(status, now))
@@ -112,7 +112,7 @@ def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) 
 
 
 def move_parent(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) -> Status:
-    """Return the status of a parent after moving to another phase; as ``move``, by the table of parents."""
+    """Return the status of a parent after a transition, as ``move`` does, by the table of parents."""
     return _move(PARENT_MOVES, status, to, reason, now, changes)
 
 
@@ -132,7 +132,7 @@ def _move(
 
 
 def upgraded(status: Status) -> Status:
-    """Read a status that an older version may have written, to which a suspended run was Pending for that reason."""
+    """Convert a status from an older version, in which a suspended run was Pending with that reason."""
     after, why = status.next_phase, status.next_reason
     if status.phase is Phase.PENDING and status.reason.code is Code.SUSPENDED:
         return replace(status, phase=Phase.SUSPENDED)

@@ -1,9 +1,9 @@
-"""Judges parents, of whatever kind: what stopping, suspending, resuming and deleting one means for its children.
+"""Judges parents of any kind: the effects of stopping, suspending, resuming and deleting on their children.
 
-What a parent that is wanted to run needs is its own kind's to say, which calls ``advance`` and ``finish``.
+The kind of a parent with intent RUN decides what it needs, by calling ``advance`` and ``finish``.
 
 A parent is Pending until its kind has judged it for the first time, then Running until it is over. It is Stopping while
-children of it have yet to end or to be Suspended.
+some of its children have not yet ended or been Suspended.
 """
 
 from collections import defaultdict
@@ -25,11 +25,11 @@ from fairlead.state.snapshot import AnyWorkload, Intent, Phase, PodPhase, Snapsh
 from fairlead.text.quantities import plural
 
 MOST_NAMED = 3
-"""Children that a reason names one by one."""
+"""The number of children that a reason lists by name."""
 
 
 def child_name(parent: AnyWorkload, name: str) -> str:
-    """Return the whole name of a child that its parent calls ``name``."""
+    """Return the full name of the child ``name`` of a parent."""
     return f"{parent.spec.name}-{name}"
 
 
@@ -37,20 +37,20 @@ def submit(parent: AnyWorkload, name: str, spec: WorkloadSpec) -> SubmitChild:
     """Return the order to submit a child, which gets its name and its team from the parent.
 
     Args:
-        name: Within the parent; a child that was submitted under it before is not submitted again.
+        name: The name within the parent; a child already submitted under it is not submitted again.
         spec: A frozen dataclass of any kind of workload.
     """
     return SubmitChild(name=name, spec=renamed(spec, child_name(parent, name), parent.spec.team))
 
 
 def running(*children: str) -> Reason:
-    """Return the reason of a parent that waits for children, by their whole names."""
+    """Return the reason of a parent that waits for children, by their full names."""
     few = ", ".join(children) if len(children) <= MOST_NAMED else plural(len(children), "run")
     return Reason(code=Code.CHILDREN_RUNNING, message=f"waits for {few}")
 
 
 def failed(child: AnyWorkload) -> Reason:
-    """Return the reason of a parent that cannot go on because of a child that is over."""
+    """Return the reason of a parent that cannot continue because of a finished child."""
     name, status = child.spec.name, child.status
     message = f"{name} is {status.phase.value}: {status.reason.message}"
     return Reason(code=Code.CHILD_FAILED, message=message, remedy=status.reason.remedy, detail=status.reason.detail)
@@ -66,15 +66,15 @@ def advance(
     children: tuple[ChildIntent, ...] = (),
     event: Event | None = None,
 ) -> Change | None:
-    """Return the change of a parent that goes on; None when nothing differs from what is there.
+    """Return the change of a parent that continues; None if nothing changes.
 
     Args:
         parent: Pending or Running; it is Running from then on.
-        reason: What it does now, in a sentence.
+        reason: Its current activity, as a sentence.
         detail: The new detail of its status; None keeps the one that it has.
         submit: Children to submit, made by ``submit``.
-        children: What is wanted of children from now on.
-        event: What to record; by default that it is Running, once.
+        children: New intents of children.
+        event: The event to record; by default that it is Running, once.
     """
     status = replace(parent.status, reason=reason, detail=parent.status.detail if detail is None else detail)
     if status.phase is Phase.PENDING:
@@ -96,7 +96,7 @@ def advance(
 def finish(
     parent: AnyWorkload, family: Family, phase: Phase, reason: Reason, now: float, *, detail: object | None = None
 ) -> Change:
-    """Return the change of a parent that comes to its end: at once, or when the children that still run have stopped.
+    """Return the change that ends a parent: at once, or when its running children have stopped.
 
     Args:
         parent: Pending or Running.
@@ -108,7 +108,7 @@ def finish(
 
 
 def judge_parents(snapshot: Snapshot, now: float) -> list[Change]:
-    """Return what the parents of a snapshot need; one change at most for each."""
+    """Return the changes of the parents of a snapshot; at most one for each."""
     families = families_at(snapshot, now)
     names = {
         (each.spec.team, each.spec.name): each.parent
@@ -120,13 +120,13 @@ def judge_parents(snapshot: Snapshot, now: float) -> list[Change]:
 
 
 def foresee_parents(snapshot: Snapshot, known: Mapping[str, int]) -> Mapping[str, int]:
-    """Work out ahead what parents will probably ask for next, once all pods that are there have started.
+    """Compute ahead what parents will probably need next, once all existing pods have started.
 
     Args:
-        known: The versions of those for which that was done.
+        known: The versions of parents for which this was done.
 
     Returns:
-        The same after this.
+        The updated versions.
     """
     versions = {parent.uid: parent.version for parent in snapshot.parents}
     if versions == known or any(pod.phase in (PodPhase.CREATED, PodPhase.STARTING) for pod in snapshot.pods):
@@ -142,7 +142,7 @@ def foresee_parents(snapshot: Snapshot, known: Mapping[str, int]) -> Mapping[str
 
 
 def families_at(snapshot: Snapshot, now: float) -> dict[str, Family]:
-    """Return the same as ``families_of``, of some kinds with what is known only of all together."""
+    """Return the same as ``families_of``, with facts that some kinds derive across families."""
     families = families_of(snapshot)
     for spec in {type(parent.spec): parent.spec for parent in snapshot.parents}.values():
         kind = parent_of(spec)
@@ -152,7 +152,7 @@ def families_at(snapshot: Snapshot, now: float) -> dict[str, Family]:
 
 
 def families_of(snapshot: Snapshot) -> dict[str, Family]:
-    """Return the children of each parent, by its uid. One that is over and about to go on is shown as Pending."""
+    """Return the children of each parent, by its uid. A finished one that is about to resume is shown as Pending."""
     prefixes = tuple((parent.uid, child_name(parent, "")) for parent in snapshot.parents)
     over = _by_parent_of_ended(snapshot.ended, prefixes)
     others = _by_parent((*snapshot.workloads, *snapshot.parents), prefixes)
@@ -174,7 +174,7 @@ def families_of(snapshot: Snapshot) -> dict[str, Family]:
     }
 
 
-# A child with its name within its family, ordered by its age: of thousands a bare tuple is made and sorted in no time.
+# A child with its name within its family, ordered by age: tuples are quick to build and sort, even thousands of them.
 _Member: TypeAlias = tuple[float, str, str, AnyWorkload]
 
 
@@ -183,7 +183,7 @@ def _by_parent(workloads: Iterable[AnyWorkload], prefixes: tuple[tuple[str, str]
     for child in workloads:
         uid = child.parent
         if uid is not None and uid in of:
-            # Of thousands most have been let be.
+            # Most of thousands have another intent.
             shown = _as_it_goes_on(child) if child.intent is Intent.RUN else child
             found[uid].append((child.created_at, child.uid, child.spec.name.removeprefix(of[uid]), shown))
     return found
@@ -191,10 +191,10 @@ def _by_parent(workloads: Iterable[AnyWorkload], prefixes: tuple[tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Members of a family that are over.
+    """The finished members of a family.
 
     Attributes:
-        by_name: Oldest first; empty where one of them is about to go on.
+        by_name: Oldest first; empty if one of them is about to resume.
     """
 
     members: list[_Member]
@@ -204,18 +204,18 @@ class _Ended:
 _NOBODY = _Ended([], {})
 
 
-# What was last made of those that are over, and of what.
+# The last result for finished children, and its inputs.
 _LAST_ENDED: tuple[tuple[AnyWorkload, ...], tuple[tuple[str, str], ...], dict[str, _Ended]] = ((), (), {})
 
 
 def _by_parent_of_ended(ended: tuple[AnyWorkload, ...], prefixes: tuple[tuple[str, str], ...]) -> Mapping[str, _Ended]:
-    """Return those that are over, of whom there may be thousands that stay as they are from pass to pass.
+    """Return the finished members of families, thousands of which may stay the same from pass to pass.
 
-    Where others have joined those of the last time, as a rule one of them, only these are looked at.
+    If others have been appended since the last call, usually one, only these are processed.
     """
     global _LAST_ENDED
     before, prefixes_before, known = _LAST_ENDED
-    # Of the very same objects comparing costs a pointer each.
+    # Comparing the same objects costs a pointer each.
     if prefixes != prefixes_before or ended[: len(before)] != before:
         before, known = (), {}
     elif len(ended) == len(before):
@@ -246,7 +246,7 @@ def _stay(members: Iterable[_Member]) -> bool:
 def _merged(
     over: _Ended, others: Collection[_Member]
 ) -> tuple[Mapping[str, AnyWorkload], Mapping[str, AnyWorkload], Mapping[str, AnyWorkload] | None]:
-    """Return the children by name, oldest first; which of them are settled; and the others."""
+    """Return the children by name, oldest first; the settled ones; and the others."""
     ordered = sorted(others)
     moving = {name: child for _, _, name, child in ordered}
     if over.by_name and not (ordered and ordered[0] < over.members[-1]):
@@ -256,7 +256,7 @@ def _merged(
 
 
 def _on_spot(snapshot: Snapshot) -> frozenset[str]:
-    """Return the uids of those above the base of an endpoint that have a pod on a spot node."""
+    """Return the uids of replicas above the base of an endpoint that have a pod on a spot node."""
     above = {each.uid for each in snapshot.workloads if each.spec.capacity.tier is Tier.OVERFLOW}
     if not above:
         return frozenset()
@@ -269,7 +269,7 @@ def _on_spot(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _ready(snapshot: Snapshot) -> frozenset[str]:
-    """Return the uids of those of which every pod of the current attempt answers its probe."""
+    """Return the uids of workloads of which every pod of the current attempt passes its probe."""
     answers = defaultdict[tuple[str, int], list[bool]](list)
     for pod in snapshot.pods:
         answers[pod.workload_uid, pod.attempt].append(pod.ready and not pod.phase.is_final)
@@ -334,7 +334,7 @@ def _after_the_end(
 
 
 def _go_on(parent: AnyWorkload, children: Iterable[AnyWorkload], message: str, now: float) -> Change:
-    """Return the change with which a parent that stood still waits to be judged again, and children of it go on."""
+    """Return the change that makes a halted parent Pending again, and resumes children."""
     reason = Reason(code=Code.RESUMED, message=message)
     status = move_parent(
         parent.status, Phase.PENDING, reason, now,
@@ -345,10 +345,10 @@ def _go_on(parent: AnyWorkload, children: Iterable[AnyWorkload], message: str, n
 
 
 def _obey(parent: AnyWorkload, family: Family, now: float) -> Change | None:
-    """Stop, suspend or delete a parent that is neither final nor stopping."""
+    """Return the change that stops, suspends or deletes a parent that is neither final nor stopping."""
     again = f"`fairlead resume {parent.spec.name}` continues it."
     if parent.intent is Intent.SUSPEND:
-        if parent.status.phase is Phase.SUSPENDED:  # and so is a child that somebody has resumed by itself
+        if parent.status.phase is Phase.SUSPENDED:  # and so is a child that a user has resumed by itself
             return _order(parent, _unsettled(family, Intent.SUSPEND), Intent.SUSPEND)
         reason = Reason(code=Code.SUSPENDED, message="suspended on request", remedy=again)
         return _halt(parent, family, Intent.SUSPEND, Phase.SUSPENDED, reason, now)
@@ -360,7 +360,7 @@ def _obey(parent: AnyWorkload, family: Family, now: float) -> Change | None:
 
 
 def _halt(parent: AnyWorkload, family: Family, intent: Intent, after: Phase, reason: Reason, now: float) -> Change:
-    """Return the change that brings a parent to a phase, or to Stopping while it has children that are not there."""
+    """Return the change that brings a parent to a phase, or to Stopping while it has unsettled children."""
     left = _unsettled(family, intent)
     if not left and not _is_at_engine(family):
         return change_to(parent, move_parent(parent.status, after, reason, now))
@@ -390,12 +390,12 @@ def _keep_stopping(parent: AnyWorkload, family: Family, now: float) -> Change | 
 
 
 def _is_at_engine(family: Family) -> bool:
-    """Return whether what an engine was given for it is still there."""
+    """Return whether its object at an engine still exists."""
     return family.engine is not None and family.engine.is_there
 
 
 def _unsettled(family: Family, intent: Intent) -> list[AnyWorkload]:
-    """Return the children that are not yet as an intent wants them."""
+    """Return the children that are not yet in the state of an intent."""
     return [child for child in family.children.values() if not _is_settled(child, intent)]
 
 
@@ -405,7 +405,7 @@ def _is_settled(child: AnyWorkload, intent: Intent) -> bool:
 
 
 def _order(parent: AnyWorkload, children: Iterable[AnyWorkload], intent: Intent) -> Change | None:
-    """Return the change that asks something of those children that were not asked yet; None when all were."""
+    """Return the change that sets the intent of children that lack it; None if all have it."""
     orders = _orders(children, intent)
     return Change(workload_uid=parent.uid, version=parent.version, children=orders) if orders else None
 
@@ -430,7 +430,7 @@ def _awaited(children: list[AnyWorkload], family: Family) -> str:
 def _unless_taken(
     parent: AnyWorkload, change: Change, names: Mapping[tuple[str, str], str | None], now: float
 ) -> Change | None:
-    """Return the change, or that the parent waits where an unfinished run of somebody else has a child's name."""
+    """Return the change, or one that makes the parent wait if another unfinished run has a child's name."""
     for order in change.submit:
         spec = order.spec
         if names.get((spec.team, spec.name), parent.uid) != parent.uid:

@@ -1,9 +1,9 @@
-"""Judges a pipeline some of whose steps are runs of their own: it has a driver, and goes and ends with it.
+"""Judges a pipeline with steps that are runs of their own: it has a driver, and ends with it.
 
-The driver is a child like the others. It runs the steps that are commands, and submits those that are not as further
-children of the pipeline, so that stopping, suspending and deleting the pipeline reach all of them. Which step is next
-is the driver's to decide, by ``fairlead.policy.kinds.steps``. A driver that is a pod cannot submit anything: it says in
-its reports which runs are to be there, as long as it waits for them, and those that are not are submitted here.
+The driver is a child like the others. It runs the steps that are commands, and submits the others as further children
+of the pipeline, so that stopping, suspending and deleting the pipeline affect all of them. The driver decides the next
+step, by ``fairlead.policy.kinds.steps``. A driver in a pod cannot submit anything: its reports name the runs it waits
+for, and missing ones are submitted here.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Workload
 from fairlead.text.quantities import plural
 
-# A fan-out has a thousand.
+# A fan-out may have a thousand runs.
 MOST_NAMED = 5
 
 
@@ -30,10 +30,10 @@ class PipelineDetail:
     """The state of a pipeline besides its runs.
 
     Attributes:
-        submitted: Its driver was.
-        over: How many of its tasks are over, as far as the driver has told.
-        tasks: How many there are, where it has told.
-        standing: Of one that runs by itself.
+        submitted: Whether its driver was submitted.
+        over: The number of finished tasks, as reported by the driver.
+        tasks: The number of tasks, if reported.
+        standing: The state of a pipeline that runs by itself.
     """
 
     submitted: bool = False
@@ -43,7 +43,7 @@ class PipelineDetail:
 
 
 def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | None:
-    """Submit the driver, tell how far it is, and end with it; or run one that runs by itself."""
+    """Submit the driver, report its progress, and end with it; or judge a pipeline that runs by itself."""
     if is_standing(pipeline.spec):
         return _judge_standing(pipeline, family, now)
     driver, before = family.children.get(DRIVER), detail_of(pipeline)
@@ -62,7 +62,7 @@ def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | 
     over, tasks = (0, None) if told is None else (told.step or 0, told.total_steps)
     detail = PipelineDetail(submitted=True, over=over, tasks=tasks)
     if driver.status.phase is Phase.STOPPED and pipeline.status.phase is Phase.PENDING:
-        # Whoever resumes the pipeline means its driver too, also where that was stopped by itself.
+        # Resuming the pipeline also resumes its driver, even one that was stopped by itself.
         reason = Reason(code=Code.CHILDREN_RUNNING, message="its driver goes on")
         orders = (ChildIntent(uid=driver.uid, intent=Intent.RUN),)
         return advance(pipeline, reason, now, detail=detail, children=orders)
@@ -72,7 +72,7 @@ def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | 
     if driver.status.phase.is_final:
         reason = failed(driver)
         if reason.remedy is not None:
-            # The driver alone has nobody who submits its runs.
+            # Resuming the driver alone would leave nothing that submits its runs.
             own, whole = f"resume {driver.spec.name}`", f"resume {pipeline.spec.name}`"
             reason = replace(reason, remedy=reason.remedy.replace(own, whole))
         return finish(pipeline, family, Phase.FAILED, reason, now, detail=detail)
@@ -109,7 +109,7 @@ def _judge_standing(pipeline: Workload[Pipeline], family: Family, now: float) ->
 
 
 def next_at(pipeline: Workload[Pipeline], family: Family, now: float) -> float | None:
-    """Return when the schedule of one that runs by itself comes next."""
+    """Return the next time of the schedule of a pipeline that runs by itself."""
     if not is_standing(pipeline.spec):
         return None
     return standing_next_at(pipeline, family, detail_of(pipeline).standing, now)
@@ -121,7 +121,7 @@ def _named(runs: Sequence[str]) -> str:
 
 
 def progress(pipeline: Workload[Pipeline]) -> str:
-    """Tell how many of its tasks are over, or how often it was run."""
+    """Return how many of its tasks are over, or how often it was run."""
     detail = detail_of(pipeline)
     if is_standing(pipeline.spec):
         return plural(0 if detail.standing is None else detail.standing.number, "run")
@@ -129,7 +129,7 @@ def progress(pipeline: Workload[Pipeline]) -> str:
 
 
 def detail_of(pipeline: Workload[Pipeline]) -> PipelineDetail:
-    """Return what is kept of it besides its runs."""
+    """Return the state of a pipeline besides its runs."""
     detail = pipeline.status.detail
     return detail if isinstance(detail, PipelineDetail) else PipelineDetail()
 

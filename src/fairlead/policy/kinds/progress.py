@@ -1,4 +1,4 @@
-"""Tells how far a workload is, and what is wrong with it while it runs, as every face says it."""
+"""Describes the progress of a workload and its warnings, the same for every interface."""
 
 from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.state.reasons import Code, Reason
@@ -6,16 +6,16 @@ from fairlead.state.snapshot import AnyWorkload, Progress, is_leaf
 
 
 def warning_of(workload: AnyWorkload, now: float) -> Reason | None:
-    """Tell what is wrong with a run although it runs; None while nothing is, and for a parent."""
+    """Return the warning of a running run; None without one, and for a parent."""
     if not is_leaf(workload):
         return None
     told = workload.status.warning
-    # What is measured of a run the loop knows alone, and keeps what it found.
+    # Only the loop knows measurements of a run; it stores its finding.
     return warning(workload, now) or (told if told is not None and told.code is Code.IDLE else None)
 
 
 def progress_of(workload: AnyWorkload, *, short: bool = False) -> str:
-    """Tell how far a workload of any kind is, in one line; ``-`` when nobody can tell."""
+    """Describe the progress of a workload of any kind in one line; ``-`` if unknown."""
     from fairlead.policy.kinds.table import parent_of  # here and not above: a listing of runs needs no records of kinds
 
     if is_leaf(workload):
@@ -25,7 +25,7 @@ def progress_of(workload: AnyWorkload, *, short: bool = False) -> str:
 
 
 def describe_progress(progress: Progress | None, *, short: bool = False) -> str:
-    """Step, loss, throughput and checkpoint in one line; ``-`` when nothing was said."""
+    """Describe step, loss, throughput and checkpoint in one line; ``-`` without a report."""
     if progress is None or progress.step is None:
         return "-"
     steps = f"{progress.step}" if progress.total_steps is None else f"{progress.step}/{progress.total_steps}"

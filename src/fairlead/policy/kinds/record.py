@@ -1,4 +1,4 @@
-"""The records of kinds: all that tells one kind of workload from another."""
+"""The records of kinds: all that distinguishes one kind of workload from another."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -25,7 +25,8 @@ class LeafKind:
 
     Attributes:
         spec: The class of its specs.
-        judge: What a workload needs apart from being placed, of its pods by attempt and index; None for nothing.
+        judge: Returns the change that a workload needs apart from placement, given its pods by attempt and index, or
+            None.
     """
 
     spec: type[Training]
@@ -37,19 +38,20 @@ class Family:
     """The children of a parent.
 
     Attributes:
-        children: By their names within the parent, oldest first; those that were deleted are missing. One that is over
-            and about to go on is shown as Pending.
-        settled: Those of ``children`` that are over and stay so, the same object from pass to pass as long as nothing
-            changes of them: by it what was worked out of thousands is known again. Empty where nobody says.
-        moving: The others of ``children``; None for all of them.
-        ready: The uids of those of which every pod answers its probe.
-        demand: What is asked of the parent; None where nobody counts.
-        on_spot: The uids of replicas that are on spot nodes, of endpoints that tell these from others.
-        measurement: Answers to the query by which it scales; None where nobody asks.
-        unaddressed: Why it has no address; None where it has one, or needs none.
-        engine: What the engine says that serves it; None where none does, or nobody has looked.
-        share: How many of its children it may have beside all other parents of its kind; None where nobody says.
-        spot_room: On spot nodes, for a replica that holds another for want of it; None where none is, or is needed.
+        children: By their names within the parent, oldest first; deleted ones are missing. A finished one that is about
+            to resume is shown as Pending.
+        settled: The part of ``children`` that is over and stays so, the same object from pass to pass while unchanged,
+            so that results computed from thousands can be reused. Empty if not determined.
+        moving: The rest of ``children``; None for all of them.
+        ready: The uids of children of which every pod passes its probe.
+        demand: The demand for the parent; None if not counted.
+        on_spot: The uids of replicas on spot nodes, for endpoints that distinguish these.
+        measurement: Answers to the query by which it scales; None if not queried.
+        unaddressed: Why it has no address; None if it has one, or needs none.
+        engine: The report of the engine that serves it; None without one, or before the first report.
+        share: The number of children it may have beside all other parents of its kind; None if not limited.
+        spot_room: Room on spot nodes for a replica that is on another node for lack of it; None if there is none, or
+            none is needed.
     """
 
     children: Mapping[str, AnyWorkload]
@@ -66,30 +68,30 @@ class Family:
 
     @property
     def unfinished(self) -> tuple[AnyWorkload, ...]:
-        """Those that are not over."""
+        """Return the children that are not over."""
         moving = self.children if self.moving is None else self.moving
         return tuple(child for child in moving.values() if not child.status.phase.is_final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParentKind(Generic[Spec]):
-    """A kind whose workloads have children. Stopping, suspending, resuming and deleting are the same for all of them.
+    """A kind whose workloads have children. Stopping, suspending, resuming and deleting are common to all such kinds.
 
     Attributes:
         spec: The class of its specs, a frozen dataclass.
         detail: The frozen dataclass that ``Status.detail`` holds, of what ``records`` can keep as JSON.
-        judge: What a workload that is wanted to run needs now, made by ``parents.advance`` or ``parents.finish``; None
-            for nothing. Called while it is Pending or Running.
-        map_runs: The spec with each run that it describes replaced by what a function makes of it. So the runs are
-            admitted when the parent is.
-        progress: How far a workload is, in a few words for a column.
-        best: The best that came of it so far, in a few words for a column, empty for nothing yet; None where no child
-            is better than another.
-        foresee: Works out ahead what ``judge`` will probably ask of functions that keep their answers; None where that
-            saves nothing. Whether it was called changes nothing but how soon ``judge`` answers.
-        together: The families of the kind's parents, by uid, that are judged by more than their own children: by what
-            they divide among them, or by room that is free; None where each is judged by itself.
-        next_at: When time alone changes what ``judge`` answers, in Unix seconds; None where it never does.
+        judge: Returns the change that a workload with intent RUN needs now, made by ``parents.advance`` or
+            ``parents.finish``, or None. Called while it is Pending or Running.
+        map_runs: Returns the spec with a function applied to each run that it describes. So the runs are admitted when
+            the parent is.
+        progress: Returns the progress of a workload, in a few words for a column.
+        best: Returns the best result so far, in a few words for a column, empty if there is none; None if children are
+            not compared.
+        foresee: Precomputes what ``judge`` will probably need from functions that cache their results; None if that
+            saves nothing. It affects only the latency of ``judge``.
+        together: Returns families of the kind's parents, by uid, that are judged by more than their own children: by
+            what they divide among them, or by free capacity; None if each is judged by itself.
+        next_at: Returns when time alone changes the result of ``judge``, in Unix seconds; None if it never does.
     """
 
     spec: type[Spec]

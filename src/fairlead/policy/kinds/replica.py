@@ -1,8 +1,8 @@
-"""Judges one replica of an endpoint: a gang whose program is to run until it is stopped.
+"""Judges one replica of an endpoint: a gang whose program should run until it is stopped.
 
-It differs from a training run in three things. It is Running once it answers its probe and not before. Its program has
-failed however it ends by itself. And it is started again for as long as it is wanted, ever later: whether a revision is
-any good is for its endpoint to say.
+It differs from a training run in three ways. It is Running only once its probe succeeds. Any exit of its program counts
+as a failure. And it is restarted for as long as it is wanted, with growing delays: its endpoint judges whether a
+revision works.
 """
 
 from dataclasses import replace
@@ -18,12 +18,12 @@ from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
-# A replica that has served for so long failed for another reason than the time before: it starts again at once.
+# A replica that has served for this long failed for another reason than before: it is restarted at once.
 STEADY_S = 60.0
 
 
 def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
-    """Return what a replica needs apart from being placed; None for nothing."""
+    """Return the change that a replica needs apart from placement, or None."""
     status = workload.status
     if workload.intent is not Intent.RUN or status.phase not in (Phase.STARTING, Phase.RUNNING):
         return training.judge(workload, pods, snapshot, now)
@@ -52,7 +52,7 @@ def _ended_by_itself(own: tuple[Pod, ...]) -> Failure | None:
 
 
 def _again(workload: Workload, now: float) -> Again:
-    """Return when it starts again: at once after it has served for a while, else after a wait that doubles."""
+    """Return when it starts again: at once after it has served for a while, else after a delay that doubles."""
     status, spec = workload.status, workload.spec
     steady = status.phase is Phase.RUNNING and now - status.since >= STEADY_S
     count = 1 if steady else status.disruptions + 1
@@ -61,7 +61,7 @@ def _again(workload: Workload, now: float) -> Again:
 
 
 def _wait_for_probe(workload: Workload, own: tuple[Pod, ...], now: float) -> Change | None:
-    """Return that a replica whose program runs is Running, if it answers by now; else why it is not."""
+    """Return the change to Running of a started replica if its probe succeeds; else the reason why it is not ready."""
     status, spec = workload.status, workload.spec
     if all(pod.ready for pod in own):
         reason = Reason(code=Code.RANKS_STARTED, message="it answers its probe")
@@ -72,7 +72,7 @@ def _wait_for_probe(workload: Workload, own: tuple[Pod, ...], now: float) -> Cha
     if status.reason == reason:
         return None
     changed = change_to(workload, replace(status, reason=reason))
-    # Told once: the words change from try to try.
+    # One event only: the message changes from try to try.
     return replace(changed, event=None) if status.reason.code is Code.NOT_READY else changed
 
 

@@ -1,4 +1,4 @@
-"""Decides which runs that are over need not be kept any longer."""
+"""Decides which finished runs need not be kept any longer."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -15,18 +15,18 @@ RULES: Constraints = {
     "for_s": Limit(low=0.001, high=DECADE_S, zero=True),
     "last": Limit(low=0, high=1_000_000, whole=True),
 }
-# Of one look of a loop, which has runs to look after meanwhile.
+# The limit per pass of a loop, which has other work to do.
 MOST_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """The rule for runs that are over: those are kept that either of these keeps.
+    """The rule for finished runs; a run is kept if either attribute keeps it.
 
     Attributes:
-        for_s: Seconds since their end; None for no such reason to keep one.
-        last: The newest so many of each team and name, the number behind a repeated name left out; None for no such
-            reason. With neither, all are kept.
+        for_s: Seconds since the end for which a run is kept; None for no such rule.
+        last: The number of newest runs kept per team and name, ignoring the number of a repeated name; None for no such
+            rule. With neither, all are kept.
     """
 
     for_s: float | None = None
@@ -40,14 +40,14 @@ KEEP_ALL = Retention()
 
 
 def expired(runs: Iterable[AnyWorkload], keep: Retention, now: float) -> list[AnyWorkload]:
-    """Return the runs that are over and that nothing keeps, in the order in which they ended.
+    """Return the finished runs that no rule keeps, in the order in which they ended.
 
-    A run that is to go on or is being deleted is none of them, nor is one from whose own checkpoints a run that is not
-    over begins. Children are returned before their parent, and only with it.
+    Excluded are runs that are to resume or are being deleted, and runs whose checkpoints an unfinished run starts from.
+    Children are returned before their parent, and only with it.
 
     Args:
-        runs: Those that are over, and those that are not.
-        keep: None are returned for ``KEEP_ALL``.
+        runs: Finished and unfinished runs.
+        keep: With ``KEEP_ALL`` none is returned.
     """
     if keep == KEEP_ALL:
         return []
@@ -80,7 +80,7 @@ def _with_children(run: AnyWorkload, children: Mapping[str, list[AnyWorkload]]) 
 
 
 def forgetting(runs: Iterable[AnyWorkload], keep: Retention, now: float) -> Plan:
-    """The plan that forgets the first of those that need not be kept, ``MOST_AT_ONCE`` at most."""
+    """Return the plan that forgets the first of the expired runs, at most ``MOST_AT_ONCE``."""
     gone = expired(runs, keep, now)[:MOST_AT_ONCE]
     return Plan(changes=tuple(Change(workload_uid=run.uid, version=run.version, forget=True) for run in gone))
 

@@ -1,12 +1,12 @@
-"""Decides whether and when a failed gang starts again.
+"""Decides whether and when a failed gang is restarted.
 
 The program's own failures are counted over the whole life of the run. Failures of the platform are counted in a row and
-forgiven by progress, so that a run on unsteady machines goes on for as long as it gets anywhere, and one that is killed
-at the same spot each time ends. What a run has saved is progress, and what it has reported if it saves nothing. Time is
-progress only before the loss of a pod or a node, which says nothing of the program: kills, a lack of memory and hangs
-may come of it however late, and end a run that reports nothing when they have come too often.
+reset by progress, so that a run on unreliable machines continues as long as it advances, and one that is killed at the
+same point each time ends. Progress is what a run has saved, or what it has reported if it saves nothing. Time counts as
+progress only before the loss of a pod or a node, which is independent of the program: kills, a lack of memory and hangs
+may be caused by it however late, and end a run without reports once they are too many.
 
-A quota that refuses pods is no failure: the gang is tried again for as long as it takes, and nothing is counted.
+A refusal of pods by a quota is no failure: the gang is retried indefinitely, and nothing is counted.
 """
 
 from fairlead.frozen import dataclass
@@ -16,19 +16,19 @@ from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Progress, Status, Workload
 from fairlead.text.quantities import plural
 
-# A place that held a run for so long was no bad one; what is lost sooner, time after time, finds no place to run.
+# A place that held a run for this long was not bad; a run that is lost sooner, repeatedly, finds no place to run.
 PRODUCTIVE_S = 60.0
 OF_PLACES = frozenset({Code.POD_LOST, Code.NODE_LOST})
-# A start that came to nothing after so long held its places in vain; what hindered it, such as a volume that cannot be
-# mounted, mostly waits for a person, and others have their turn meanwhile.
+# A start that failed after this long has held its places in vain; the obstacle, such as a volume that cannot be
+# mounted, usually needs a person, and other runs go first meanwhile.
 IN_VAIN_S = 300.0
-# A try costs the API server two requests a pod, and there is no end of tries: `retry` may ask for longer waits only.
+# A try costs the API server two requests per pod, and tries are unlimited: `retry` may only ask for longer waits.
 REFUSED_FIRST_S, REFUSED_MOST_S = 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """Start again, not before ``at``; the counters as they are then."""
+    """A restart not before ``at``, with updated counters."""
 
     at: float
     program_failures: int
@@ -37,7 +37,7 @@ class Again:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """Do not start again, and why not; the counters as they are then."""
+    """A decision against a restart with its reason, with updated counters."""
 
     why: str
     program_failures: int
@@ -45,7 +45,7 @@ class GiveUp:
 
 
 def retry(spec: Training, status: Status, failure: Failure, progress: Progress | None, now: float) -> Again | GiveUp:
-    """Return what follows a failure."""
+    """Return the consequence of a failure."""
     program, disruptions = status.program_failures, status.disruptions
     productive = _productive(status, failure, progress, now)
     if failure.blame is Blame.PROGRAM:
@@ -65,9 +65,9 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
     if disruptions > spec.retry.infrastructure:
         why = f"{plural(disruptions, 'failure')} in a row without reported progress, `retry.infrastructure` allows "
         return GiveUp(why=f"{why}{spec.retry.infrastructure}", program_failures=program, disruptions=disruptions)
-    # The first restart after progress is at once: waiting buys nothing.
+    # The first restart after progress is immediate: waiting gains nothing.
     wait = 0.0 if disruptions == 1 else _backoff(spec, disruptions - 1)
-    # Other nodes may do better at once, but not time after time.
+    # Other nodes may do better at once, but not repeatedly.
     elsewhere = failure.nodes and not status.avoids
     if status.phase is Phase.STARTING and now - status.since >= IN_VAIN_S and not elsewhere:
         wait = spec.retry.max_backoff_s
@@ -75,15 +75,15 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
 
 
 def longest_wait_s(spec: Training) -> float:
-    """The most that passes between two tries of a gang that a quota refuses."""
+    """Return the longest time between two tries of a gang that a quota refuses."""
     return max(spec.retry.max_backoff_s, REFUSED_MOST_S)
 
 
 def retry_refused(workload: Workload, now: float) -> float:
-    """Return when a gang that a quota refused once more is tried again.
+    """Return when a gang that a quota refused again is retried.
 
-    Each in the second half of its wait at a moment of its own, so that two gangs of which each took what the other
-    lacked do not meet again and again.
+    The time is spread over the second half of the wait, so that two gangs that each took what the other lacked do not
+    collide again and again.
     """
     spec, status = workload.spec, workload.status
     wait_s = max(spec.retry.backoff_s, REFUSED_FIRST_S) * 2.0 ** min(status.refusals, 30)
@@ -95,7 +95,7 @@ def retry_refused(workload: Workload, now: float) -> float:
 
 
 def _productive(status: Status, failure: Failure, progress: Progress | None, now: float) -> bool:
-    """Return whether the failed start got further than those before, or its end says nothing of the program."""
+    """Return whether the failed start got further than earlier ones, or its end was independent of the program."""
     if status.last_failure is None:
         return True
     lasted_s = now - status.since if status.phase is Phase.RUNNING else 0.0

@@ -1,12 +1,12 @@
-"""Chooses what a run with ``memory: auto`` or ``cpu: auto`` asks for, from what the runs of its kind used.
+"""Chooses the requests of a run with ``memory: auto`` or ``cpu: auto`` from the usage of runs of its kind.
 
-The greatest use of the last few runs counts, not a mean: a run that lacks memory is killed, and its repetition costs
-more than what the margin holds. It is 1.2 times that, about the margin of Kubernetes' vertical autoscaler (1.15 over
-the 90th percentile of peaks). A run that is killed at its limit gets half as much again, which asks for at most 1.5
-times what it needs and finds any need in few starts.
+The maximum over the last few runs counts, not a mean: a run that lacks memory is killed, and its repetition costs more
+than the margin. The request is 1.2 times that, about the margin of Kubernetes' vertical autoscaler (1.15 over the 90th
+percentile of peaks). A run that is killed at its limit gets half as much again, which requests at most 1.5 times its
+need and reaches any need in few starts.
 
 A recommendation of Kubernetes' vertical autoscaler is one more source: the larger counts. Its target is 1.15 times the
-90th percentile of peaks, and a tenth of peaks may lie above that, so that it gets a margin of its own on top.
+90th percentile of peaks, and a tenth of peaks may exceed that, so that it gets an additional margin.
 """
 
 import math
@@ -37,19 +37,19 @@ RECOMMENDED_MARGIN = 1.1
 LAST_RUNS = 5
 MORE_AFTER_KILL = 1.5
 MIB = 1024**2
-# People read and compare these amounts, so that they are round.
+# People read and compare these amounts, so they are rounded.
 LEAST_MEMORY_BYTES = 32 * MIB
 LEAST_CPU_MILLI = 100
 
 
 def is_unsized(workload: Workload) -> bool:
-    """Return whether a run that waits is still to be given what it asks for."""
+    """Return whether a pending run still needs its requests decided."""
     status = workload.status
     return workload.spec.resources.is_auto and status.requests is None and status.phase is Phase.PENDING
 
 
 def size(workload: Workload, snapshot: Snapshot) -> Change | None:
-    """Give a run what it asks for; None for one that needs nothing of that."""
+    """Return the change that sets a run's requests; None if they need no decision."""
     if not is_unsized(workload):
         return None
     requests = requests_of(workload.spec, snapshot.completed, snapshot.nodes, snapshot.recommended)
@@ -65,8 +65,7 @@ def requests_of(
     nodes: Sequence[Node],
     recommended: Sequence[Recommendation] = (),
 ) -> Requests:
-    """Return what a run asks for by what runs of its kind used, as many ranks on a node as it has, and by what is
-    recommended for them: the larger of both."""
+    """Return a run's requests: the larger of recommendations and usage by similar runs with as many ranks per node."""
     ranks, (team, name) = spec.ranks_on_each_node, kind_of(spec)
     alike = sorted(
         ((run.at, run.used) for run in completed if run.used is not None and kind_of(run) == (team, name)),
@@ -103,11 +102,11 @@ def requests_of(
 
 
 _Source = tuple[int, str]
-"""An amount, and where it comes from."""
+"""An amount and its source."""
 
 
 def _largest(sources: Sequence[_Source], describe: Callable[[int], str]) -> str:
-    """Say the largest amount and its source, and those that were less."""
+    """Describe the largest amount with its source, and the smaller ones."""
     chosen, *less = sorted(sources, key=lambda source: -source[0])
     others = "".join(f" (rather than {describe(amount)}, {why})" for amount, why in less)
     return f"{describe(chosen[0])}: {chosen[1]}{others}"
@@ -123,8 +122,7 @@ def _cpu(wanted_milli: float, used_milli: int, nodes: Sequence[Node]) -> int:
 
 
 def more_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | None:
-    """Return what a run asks for after it was killed at its memory limit; None where that is not ours to change, or
-    no node has more."""
+    """Return a run's requests after a kill at its memory limit; None if they are fixed, or no node has more."""
     spec = workload.spec
     limit = spec.resources.memory_bytes
     if not spec.resources.memory_auto or limit is None:
@@ -139,7 +137,7 @@ def more_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | None:
 
 
 def used_by(workload: Workload, pods: Sequence[Pod]) -> Usage | None:
-    """Return the greatest use of a run's pods so far; None where nobody measured it."""
+    """Return the peak usage of a run's pods so far; None if not measured."""
     found = [pod.usage for pod in pods if pod.usage is not None]
     if workload.status.used is not None:
         found.append(workload.status.used)
@@ -159,6 +157,6 @@ def _rounded(memory_bytes: float) -> int:
 
 
 def _within(wanted: int, used: int, of_nodes: Sequence[int], step: int) -> int:
-    """Return what is wanted, or all of the largest node where that has room for what was used, but no margin."""
+    """Return the wanted amount, or all of the largest node if that holds what was used, but not the margin."""
     most = max(of_nodes, default=wanted) // step * step
     return most if used <= most < wanted else wanted

@@ -1,4 +1,4 @@
-"""Decides when a pipeline that was applied is due: by its schedule, or because data has changed."""
+"""Decides when an applied pipeline is due: by its schedule, or because data has changed."""
 
 from bisect import bisect_right
 from datetime import UTC, date, datetime, timedelta, tzinfo
@@ -9,27 +9,27 @@ from fairlead.frozen import dataclass
 from fairlead.specs.cron import Cron, parse_cron
 from fairlead.specs.pipeline import CatchUp, Overlap, Schedule
 
-# A time that is at most this long ago is not one that was missed.
+# A time at most this long ago does not count as missed.
 LATE_S = 90.0
-# Missed times are counted up to this many.
+# Missed times are counted up to this number.
 MOST_MISSED = 1_000
-# Within these some 29th of February is on each day of the week.
+# Within this many days a 29th of February falls on each day of the week.
 MOST_DAYS = 366 * 41
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of a name.
+    """Return the time zone of a name.
 
     Raises:
-        KeyError: There is none, or this machine does not know it.
+        KeyError: It does not exist, or is unknown on this machine.
     """
     return UTC if name == "UTC" else ZoneInfo(name)
 
 
 def next_time(schedule: Schedule, after: float, zone: tzinfo) -> float:
-    """The first time of a schedule after a moment, both in Unix seconds.
+    """Return the first time of a schedule after a moment, both in Unix seconds.
 
-    A time of day that the clock jumps over comes when it has jumped; one that comes twice comes the first time.
+    A time of day that the clock skips comes right after the skip; one that occurs twice counts the first time.
 
     Raises:
         ValueError: There is none within forty years.
@@ -46,9 +46,9 @@ def next_time(schedule: Schedule, after: float, zone: tzinfo) -> float:
 
 
 def _missed(schedule: Schedule, after: float, until: float, zone: tzinfo) -> tuple[float | None, int]:
-    """The newest time after a moment and up to another, and how many there are; no more than MOST_MISSED are counted.
+    """Return the newest time within a span, and their number, counted up to MOST_MISSED.
 
-    Days are walked from the newest to the oldest, so that years cost no more than the days that are counted.
+    Days are walked from the newest to the oldest, so that years cost no more than the counted days.
     """
     cron = parse_cron(schedule.cron)
     begin = datetime.fromtimestamp(after, zone).date() - timedelta(days=1)
@@ -65,10 +65,10 @@ def _missed(schedule: Schedule, after: float, until: float, zone: tzinfo) -> tup
     return newest, min(number, MOST_MISSED)
 
 
-# A supervisor asks for the same two days each second.
+# A supervisor needs the same two days each second.
 @lru_cache(maxsize=64)
 def _moments(cron: Cron, day: date, zone: tzinfo) -> tuple[float, ...]:
-    """The times of a day, in order."""
+    """Return the times of a day, in order."""
     return tuple(
         sorted(
             datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone).timestamp()
@@ -79,12 +79,12 @@ def _moments(cron: Cron, day: date, zone: tzinfo) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The next thing to do about a schedule.
+    """The decision on a schedule.
 
     Attributes:
-        handled_until: Times up to this one need nothing any more, in Unix seconds.
+        handled_until: Times up to this one are settled, in Unix seconds.
         due: The time for which to run; None for none.
-        said: What was left out and why; None for nothing.
+        said: What was skipped and why; None for nothing.
     """
 
     handled_until: float
@@ -93,11 +93,11 @@ class Turn:
 
 
 def turn(schedule: Schedule, handled_until: float, now: float, *, is_going: bool, zone: tzinfo) -> Turn:
-    """Decide on the times of a schedule that have come since the last look.
+    """Decide on the times of a schedule since the last look.
 
     Args:
-        handled_until: Up to which time all is decided, in Unix seconds.
-        is_going: An earlier run is not over.
+        handled_until: Times up to this one are decided, in Unix seconds.
+        is_going: Whether an earlier run is not over.
     """
     newest, number = _missed(schedule, handled_until, now, zone)
     if newest is None:
@@ -114,11 +114,11 @@ def turn(schedule: Schedule, handled_until: float, now: float, *, is_going: bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The knowledge of watched data.
+    """The last observation of watched data.
 
     Attributes:
         signature: Of names, sizes and times at the last look.
-        content: The hash of what it held when it was last acted on.
+        content: The hash of the content last acted on.
     """
 
     signature: str
@@ -126,5 +126,5 @@ class Seen:
 
 
 def has_settled(seen: Seen, signature: str) -> bool:
-    """Return whether data is as at the last look, so that nobody is writing it and its content is worth reading."""
+    """Return whether data is unchanged since the last look, so that it is not being written and worth reading."""
     return seen.signature == signature

@@ -1,9 +1,9 @@
-"""Judges an endpoint: which revision is to serve, with how many replicas, and which of them come and go.
+"""Judges an endpoint: its serving revision, the number of replicas, and which of them to add and remove.
 
-Each spec whose replicas would differ from those there is a revision of its own. A new one takes over replica by replica
-as its own become ready. One that does not become ready in its time takes nothing: it goes, and the one before stays.
-With a canary it first gets a slice of the requests, and takes over, or goes, by what became of them beside an equal
-slice of the old one's; what is known of that is kept here, so that whoever judges next goes on with it.
+Each spec whose replicas would differ from the existing ones is a revision. A new one takes over replica by replica as
+its own become ready. One that does not become ready in time is removed, and the previous one stays. With a canary it
+first gets a slice of the requests, and takes over or is removed by comparison with an equal slice of the old one's; the
+counts are kept here, so that the next pass continues with them.
 """
 
 import math
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from fairlead.policy.serving.joint_scaling import Service
 
 MOST_REVISIONS = 10
-# In the place of a revision's number: no revision has it.
+# Used as a revision's number: no revision has it.
 ANOTHER_TIER = -1
-# A replica that failed so often in a row says why nothing is served, instead of that it is still to come.
+# A replica with this many consecutive failures explains why nothing is served.
 MANY_FAILURES = 3
-# So many gateways that are heard no more are kept apart from others.
+# The number of gateways without current reports whose counts are kept separately.
 MOST_GATEWAYS = 9
-# How often the counts of a trial are looked at.
+# The interval at which the counts of a trial are evaluated.
 LOOK_S = 1.0
-# How often those are looked at that scale by latency, and for how long after a request.
+# The interval for endpoints that scale by latency, and its duration after a request.
 SCALE_S, LOOK_BACK_S = 10.0, 900.0
 
 
@@ -55,11 +55,11 @@ class Revision:
 
     Attributes:
         spec: The endpoint's whole spec, as stored.
-        replica: What makes it another revision: its replicas' spec, as stored.
-        created_at: When it was last asked for.
-        ready_at: When a replica of it was ready for the first time since then; None before.
-        served_at: When it took over for the first time; None before.
-        failed: Why it was given up; None while it was not.
+        replica: Its identity: the spec of its replicas, as stored.
+        created_at: When it was last requested.
+        ready_at: When its first replica was ready since then; None before.
+        served_at: When it first took over; None before.
+        failed: Why it was given up; None if it was not.
     """
 
     number: int
@@ -72,13 +72,13 @@ class Revision:
 
     @property
     def name(self) -> str:
-        """As people call it."""
+        """Return the display name."""
         return f"r{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Going:
-    """A replica that is to go."""
+    """A replica to be removed."""
 
     name: str
     since: float
@@ -86,7 +86,7 @@ class Going:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayCounts:
-    """Pairs of a trial that one gateway has counted so far."""
+    """Pairs of a trial counted by one gateway so far."""
 
     gateway: str
     counts: tuple[Comparison, ...]
@@ -94,15 +94,15 @@ class GatewayCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The canary of the target revision.
+    """The canary trial of the target revision.
 
     Attributes:
-        name: As the gateway is told it; no other trial has it.
-        old: The number of the revision that it is tried beside.
-        rules: By which it began: others begin another trial.
-        step: Which of the steps it is at, from 0.
-        gateways: What those have counted that were heard last.
-        banked: What those before them had.
+        name: Its unique name, as passed to the gateway.
+        old: The number of the revision it is compared with.
+        rules: The rules with which it began; other rules begin another trial.
+        step: The current step, from 0.
+        gateways: Counts of the gateways heard last.
+        banked: The sum of counts of earlier ones.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Trial:
 
     @property
     def seen(self) -> dict[str, Comparison]:
-        """All that was counted, by criterion."""
+        """Return all counts, by criterion."""
         return _sum(self.banked, *(each.counts for each in self.gateways))
 
 
@@ -135,23 +135,24 @@ class ServingDetail:
     """The state of an endpoint besides its replicas.
 
     Attributes:
-        revisions: Those that are remembered, oldest first.
+        revisions: The remembered revisions, oldest first.
         asked: The number of the revision that the spec describes.
-        target: The number of the one that is to serve: that one, or the one before where it failed.
-        serving: The number of the one that served last; None before any did.
-        wanted: How many replicas are.
-        ready: How many serve.
-        count: Numbers that replicas were given so far.
-        going: Replicas that are to go.
-        canary: The trial of the target; None where there is none.
-        replaced: How many served when the revision was asked for whose places the target takes; 0 once it has them.
-        displaced: How many replicas above the base were said to hold on-demand nodes, for want of spot.
+        target: The number of the revision that should serve: that one, or the one before if it failed.
+        serving: The number of the revision that served last; None before the first.
+        wanted: The number of replicas wanted.
+        ready: The number of ready replicas.
+        count: The number of replica numbers assigned so far.
+        going: Replicas to be removed.
+        canary: The trial of the target; None without one.
+        replaced: The number of ready replicas when the revision was requested, whose places the target takes; 0 once it
+            has them.
+        displaced: The last reported number of replicas above the base on on-demand nodes for lack of spot.
         spot_since: Since when spot nodes have had room for one of these; None while they have not.
-        return_at: When it pays that one of them goes back there; None for never.
-        returning: The one of them in whose place another starts on spot, and since when; None for none.
-        unaddressed: Why it was said to have no address; None where nothing was.
-        unmeasured: It was told that the query by which it scales has no answer.
-        url: Where an engine has it asked; None while that is not known, and for replicas of ours.
+        return_at: When it pays to move one of them back to spot; None for never.
+        returning: The one being replaced by another on spot, and since when; None for none.
+        unaddressed: The last reported reason for having no address; None for none.
+        unmeasured: Whether it was reported that the query by which it scales has no answer.
+        url: Its address at an engine; None while unknown, and for Fairlead's own replicas.
     """
 
     revisions: tuple[Revision, ...] = ()
@@ -173,12 +174,12 @@ class ServingDetail:
     url: str | None = None
 
     def revision(self, number: int | None) -> Revision | None:
-        """Return the revision of a number."""
+        """Return the revision with a number."""
         return next((each for each in self.revisions if each.number == number), None)
 
 
 def judge(serving: Workload[Serving], family: Family, now: float) -> Change | None:
-    """Bring replicas of the revision that is to serve, and let others go; or have an engine serve it."""
+    """Add replicas of the target revision and remove others; or have an engine serve it."""
     if serving.spec.engine is not None:
         return _judge_at_engine(serving, serving.spec.engine, family, now)
     spec, before = serving.spec, detail_of(serving)
@@ -197,7 +198,7 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
         spec, family.demand, target.ready_at, before.wanted, now, family.share, family.measurement
     )  # fmt: skip
     if target.ready_at is None or detail.canary is not None:
-        # One of a new revision shows whether it can serve at all.
+        # A new revision needs one replica to show that it can serve.
         wanted_now = max(wanted, 1)
     else:
         wanted_now = wanted
@@ -223,7 +224,7 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     reason = _say(serving, detail, replicas, family, missing)
     event = gave_up or tried or returns or _news(spec, before, detail)
     if event is None and detail.unmeasured != (missing is not None) and family.measurement is not None:
-        # One event at a time: it is told at the next look where there is another now.
+        # One event at a time: if there is another one now, this one follows at the next look.
         detail = replace(detail, unmeasured=missing is not None)
         event = _tell_metric(spec, detail, missing)
     if event is None and detail.unaddressed != family.unaddressed:
@@ -237,7 +238,7 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
 
 
 def _judge_at_engine(serving: Workload[Serving], engine: EndpointEngine, family: Family, now: float) -> Change | None:
-    """Say which revision an engine is to serve, and tell what it says of it."""
+    """Set the revision that an engine should serve, and report the engine's state."""
     spec, before = serving.spec, detail_of(serving)
     detail = _asked(spec, before, now)
     if serving.status.phase is Phase.PENDING:
@@ -256,7 +257,7 @@ def _judge_at_engine(serving: Workload[Serving], engine: EndpointEngine, family:
 
 
 def _weigh(spec: Serving, detail: ServingDetail, now: float) -> tuple[ServingDetail, Event | None]:
-    """Keep the weight of a revision that an engine gives a part of the requests, or give it all of them."""
+    """Keep the weight of a revision that gets a part of the requests at an engine, or give it all of them."""
     trial, target = detail.canary, detail.revision(detail.target)
     if trial is None or target is None:
         return detail, None
@@ -274,7 +275,7 @@ def _weigh(spec: Serving, detail: ServingDetail, now: float) -> tuple[ServingDet
 def _say_at_engine(
     spec: Serving, engine: EndpointEngine, detail: ServingDetail, there: EngineEndpoint | None
 ) -> Reason:
-    """Say what an engine makes of an endpoint, in a sentence."""
+    """Describe the state of an endpoint at an engine, as a sentence."""
     title, target, asked = TITLES[engine], detail.revision(detail.target), detail.revision(detail.asked)
     assert target is not None
     aside = "" if asked is None or asked.failed is None else f"; {asked.name} was given up: {asked.failed}"
@@ -297,14 +298,14 @@ def _say_at_engine(
 
 
 def together(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> dict[str, Family]:
-    """With replicas divided among the endpoints that scale by latency, and room for those that may go back to spot."""
+    """Divide replicas among endpoints that scale by latency, and find room for replicas that may return to spot."""
     found = {uid: replace(families[uid], share=share) for uid, share in _shares(snapshot, families, now).items()}
     for parent in snapshot.parents:
         if isinstance(parent.spec, Serving) and parent.spec.capacity.overflow is not None:
             serving, family = cast("Workload[Serving]", parent), found.get(parent.uid, families[parent.uid])
             displaced = _displaced(replicas_of(detail_of(serving), family))
             if displaced and parent.spec.rollout.max_surge:
-                # Here and not above: it is seldom that there are any.
+                # Imported here and not above: displaced replicas are rare.
                 from fairlead.policy.serving.spot_return import spot_room
 
                 workloads = [cast("Workload", family.children[each.name]) for each in displaced]
@@ -314,7 +315,7 @@ def together(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> 
 
 
 def _shares(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> dict[str, int]:
-    """Divide replicas among the endpoints that scale by latency, those of each size by themselves."""
+    """Divide replicas among the endpoints that scale by latency, separately for each size."""
     by_latency = [
         cast("Workload[Serving]", each)
         for each in snapshot.parents
@@ -322,7 +323,7 @@ def _shares(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> d
     ]
     if not by_latency:
         return {}
-    # Here and not above: few endpoints scale so.
+    # Imported here and not above: few endpoints scale this way.
     from fairlead.policy.serving.latency_scaling import room_for, service_of, shares
 
     grants = {pod.workload_uid: pod.grant for pod in snapshot.pods if not pod.phase.is_final}
@@ -338,14 +339,14 @@ def _shares(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> d
         ]
         if not there or not detail.wanted or target is None or family.demand is None:
             continue
-        # What has no place yet is no replica that others could have.
+        # A replica without a place is not available to others.
         moves = detail.ready != len(there) or detail.canary is not None or target.number != detail.serving
         start_s = None if target.ready_at is None else target.ready_at - target.created_at
         service = service_of(parent.spec, family.demand, len(there), locked=moves, start_s=start_s, now=now)
         if service is not None:
             groups[replace(grants[there[0].uid], gpu_uuids=())][parent.uid] = service
             if moves:
-                # What is there on the way, of two revisions or to go, says nothing of how many are needed.
+                # The number of replicas during a change does not indicate the need.
                 kept[parent.uid] = detail.wanted
     found: dict[str, int] = {}
     for grant, services in groups.items():
@@ -354,7 +355,7 @@ def _shares(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> d
 
 
 def next_at(serving: Workload[Serving], family: Family, now: float) -> float | None:
-    """Return when a replica that is to go gets its notice, a revision is given up, or fewer are needed."""
+    """Return when a replica gets its notice, a revision is given up, or fewer replicas are needed."""
     spec, detail = serving.spec, detail_of(serving)
     times = [each.since + DRAIN_S for each in detail.going]
     target = detail.revision(detail.target)
@@ -365,12 +366,12 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
     if detail.returning is not None:
         times.append(detail.returning.since + spec.ready_within_s)
     if detail.canary is not None and spec.canary is not None and spec.engine is None:
-        # What the gateway counts comes by itself to nobody.
+        # New counts of the gateway trigger no pass.
         times += [now + LOOK_S, detail.canary.began_at + spec.canary.within_s]
     if spec.most_replicas is not None and (change := next_change(spec.scale.schedule, now)) is not None:
         times.append(change)
     if spec.engine is not None or spec.scale.by is not None:
-        # What an engine or an autoscaler says comes by itself.
+        # Reports of an engine or an autoscaler trigger a pass.
         return min((at for at in times if at > now), default=None)
     if spec.scale.prometheus is not None:
         times.append(now + ASK_S)
@@ -385,13 +386,13 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
 
 
 def progress(serving: Workload[Serving]) -> str:
-    """Tell how many replicas serve, of how many."""
+    """Return how many replicas are ready, of how many."""
     detail = detail_of(serving)
     return f"{detail.ready}/{detail.wanted} ready"
 
 
 def detail_of(serving: Workload[Serving]) -> ServingDetail:
-    """Return what is kept of it besides its replicas."""
+    """Return the state of an endpoint besides its replicas."""
     detail = serving.status.detail
     return detail if isinstance(detail, ServingDetail) else ServingDetail()
 
@@ -408,14 +409,14 @@ def detail_with(serving: Workload[Serving], spec: Serving, now: float) -> Servin
 
 
 def spec_of(revision: Revision) -> Serving:
-    """Return the endpoint's spec as of a revision."""
+    """Return the endpoint's spec at a revision."""
     spec = from_json(revision.spec)
     assert isinstance(spec, Serving), "revisions are of endpoints"
     return spec
 
 
 def replicas_of(detail: ServingDetail, family: Family) -> list[ReplicaState]:
-    """Return the replicas that are there, or that somebody has yet to start."""
+    """Return the replicas that exist, or that are still to be started."""
     gone = {each.name for each in detail.going}
     found = []
     for name, child in family.children.items():
@@ -440,13 +441,13 @@ def replicas_of(detail: ServingDetail, family: Family) -> list[ReplicaState]:
 
 
 def _numbers(name: str) -> tuple[int, int | None]:
-    """The revision and the number of a replica, by its name; the latter None for a child that is none."""
+    """Return the revision and the number of a replica, by its name; the number is None for another child."""
     revision, _, number = name.removeprefix("r").partition("-")
     return (int(revision), int(number)) if revision.isdigit() and number.isdigit() else (0, None)
 
 
 def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
-    """With the revision that the spec describes as the one that is asked for, if it is another than before."""
+    """Return the detail with the revision of the spec as the requested one, if it has changed."""
     asked = detail.revision(detail.asked)
     if asked is not None and _is_of(asked, spec) and (asked.failed is None or spec_of(asked).canary == spec.canary):
         return detail
@@ -456,7 +457,7 @@ def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
         text = to_json(spec.replica("r"))
         revision = Revision(number=number, spec=to_json(_unscaled_spec(spec)), replica=text, created_at=now)
     else:
-        # As it was: of one that is there nothing has to be shown anew.
+        # An existing one keeps its state and does not have to become ready again.
         there = known.number in (detail.serving, detail.target) and known.failed is None
         ready_at = known.ready_at if there else None
         revision = replace(known, created_at=now, failed=None, ready_at=ready_at, spec=to_json(_unscaled_spec(spec)))
@@ -468,20 +469,20 @@ def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
     kept = [each for each in others if each.number in (detail.serving, detail.target)]
     rest = [each for each in others if each not in kept][-(MOST_REVISIONS - 1 - len(kept)) :]
     revisions = tuple(sorted((*kept, *rest, revision), key=lambda each: each.number))
-    # One that is asked for amid a rollout takes the places of all that were there before that.
+    # A revision requested during a rollout takes the places of all replicas from before that rollout.
     replaced = max(detail.ready, detail.replaced)
     return replace(detail, revisions=revisions, asked=revision.number, target=revision.number, replaced=replaced)
 
 
 def _unscaled_spec(spec: Serving) -> Serving:
-    """Return the spec without the number that a cluster's autoscaler set, which is of a moment and no revision's."""
+    """Return the spec without the number set by a cluster's autoscaler, which belongs to no revision."""
     return spec if spec.scale.by is None else replace(spec, scale=replace(spec.scale, replicas=None))
 
 
 def _is_of(revision: Revision, spec: Serving) -> bool:
-    """Tell whether an endpoint's replicas would be those of a revision.
+    """Return whether an endpoint's replicas would be those of a revision.
 
-    A replica that was stored before a key was added is one with that key's default.
+    A replica stored before a key was added counts as having that key's default.
     """
     return _replica(revision.replica) == spec.replica("r")
 
@@ -491,11 +492,11 @@ def _replica(text: str) -> object:
     try:
         return from_json(text)
     except InvalidSpec:
-        return None  # of another version, so that nobody knows: it is no replica of now
+        return None  # stored by another version and unreadable: no current replica equals it
 
 
 def _count_anew(detail: ServingDetail, now: float) -> ServingDetail:
-    """Give a revision that has yet to show itself its whole time where the endpoint stood still meanwhile."""
+    """Restart the time limits of an unproven revision if the endpoint was halted meanwhile."""
     if detail.canary is not None:
         detail = replace(detail, canary=replace(detail.canary, began_at=now))
     waits = detail.revision(detail.target)
@@ -506,9 +507,9 @@ def _count_anew(detail: ServingDetail, now: float) -> ServingDetail:
 
 
 def _note_ready(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], now: float) -> ServingDetail:
-    """With the target as the one that serves once a replica of it is ready; on trial where it has yet to show itself.
+    """Make the target the serving revision once a replica of it is ready; start its trial if it is unproven.
 
-    One that has served before takes over at once, and so does one where nothing of the old one is there to compare.
+    A revision that has served before takes over at once, as does one without an old one to compare with.
     """
     target = detail.revision(detail.target)
     if target is None or target.ready_at is not None:
@@ -519,17 +520,17 @@ def _note_ready(spec: Serving, detail: ServingDetail, replicas: list[ReplicaStat
 
 
 def _note_replaced(detail: ServingDetail, replicas: list[ReplicaState]) -> ServingDetail:
-    """With no places to be taken any more once the target has those of the others, or as many as are wanted."""
+    """Clear ``replaced`` once the target has the places of the others, or as many as are wanted."""
     num_ready = sum(each.ready for each in replicas if each.revision == detail.target)
     is_over = num_ready >= min(detail.replaced, detail.wanted) and all(e.revision == detail.target for e in replicas)
     return replace(detail, replaced=0) if detail.replaced and is_over else detail
 
 
 def _show_ready(spec: Serving, detail: ServingDetail, serves: bool, now: float) -> ServingDetail:
-    """With the target as ready for the first time.
+    """Mark the target as ready for the first time.
 
     Args:
-        serves: The revision that served last can be compared with.
+        serves: Whether the revision that served last can be compared with.
     """
     target, old = detail.revision(detail.target), detail.serving
     assert target is not None
@@ -551,7 +552,7 @@ def is_to_be_tried(spec: Serving, detail: ServingDetail) -> bool:
 
 
 def _take_over(detail: ServingDetail, now: float) -> ServingDetail:
-    """With the target as the revision that serves."""
+    """Make the target the serving revision."""
     revisions = tuple(
         replace(each, served_at=now) if each.number == detail.target and each.served_at is None else each
         for each in detail.revisions
@@ -560,7 +561,7 @@ def _take_over(detail: ServingDetail, now: float) -> ServingDetail:
 
 
 def _try(spec: Serving, detail: ServingDetail, family: Family, now: float) -> tuple[ServingDetail, Event | None]:
-    """Go on with a trial by what was counted since: it goes a step further, or ends."""
+    """Update a trial by new counts: it advances a step, or ends."""
     trial, target = detail.canary, detail.revision(detail.target)
     old = detail.revision(None if trial is None else trial.old)
     if trial is None or target is None or old is None:
@@ -593,7 +594,7 @@ def _try(spec: Serving, detail: ServingDetail, family: Family, now: float) -> tu
 
 
 def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
-    """Return the trial with what gateways have counted; what one had that is heard no more stays counted."""
+    """Return the trial with new counts of gateways; counts of those no longer heard are kept."""
     if family.demand is None or spec.canary is None:
         return trial
     banked, latest = trial.banked, {each.gateway: each for each in trial.gateways}
@@ -601,7 +602,7 @@ def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
     for counts in heard:
         before = latest.get(counts.gateway)
         if before is not None and counts.pairs < max((each.pairs for each in before.counts), default=0):
-            banked = tuple(_sum(banked, before.counts).values())  # it counts anew
+            banked = tuple(_sum(banked, before.counts).values())  # it counts from zero again
         latest[counts.gateway] = GatewayCounts(
             gateway=counts.gateway,
             counts=tuple(
@@ -611,7 +612,7 @@ def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
                 for name in spec.canary.margins
             ),
         )
-    # One that is not heard now may be heard again; of many that came and went only the sum is kept.
+    # One that is not heard now may be heard again; of many past ones only the sum is kept.
     gone = [name for name in latest if name not in {each.gateway for each in heard}]
     for name in gone[: max(0, len(gone) - MOST_GATEWAYS)]:
         banked = tuple(_sum(banked, latest.pop(name).counts).values())
@@ -621,7 +622,7 @@ def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
 def _against(
     spec: Serving, found: Judgement, trial: Trial, target: Revision, old: Revision, family: Family, now: float
 ) -> str | None:
-    """Return why a revision on trial has to go; None where nothing is against it."""
+    """Return why a revision on trial has to be removed; None if there is no reason."""
     canary = spec.canary
     assert canary is not None
     for child in _children(target, family):
@@ -651,13 +652,13 @@ def _against(
 
 
 def share_of_canary(spec: Serving, trial: Trial) -> float:
-    """Return the share of the requests that a revision on trial gets now; the old one is judged on as many."""
+    """Return the share of requests of a revision on trial; the old one is judged on as many."""
     assert spec.canary is not None
     return spec.canary.steps[min(trial.step, len(spec.canary.steps) - 1)]
 
 
 def _step(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], wanted: int) -> Step:
-    """Return which replicas come and go now."""
+    """Return which replicas to add and remove now."""
     if detail.canary is not None and spec.canary is not None:
         share = share_of_canary(spec, detail.canary)
         return canary_step(
@@ -671,7 +672,7 @@ def _step(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], wa
 def _give_up(
     serving: Workload[Serving], detail: ServingDetail, family: Family, now: float
 ) -> tuple[ServingDetail, Event | None]:
-    """Go back to the revision that served last where the new one is not ready in its time."""
+    """Return to the revision that served last if the new one is not ready in time."""
     target, last = detail.revision(detail.target), detail.revision(detail.serving)
     if target is None or last is None or target is last or target.ready_at is not None:
         return detail, None
@@ -692,7 +693,7 @@ def _give_up(
 
 
 def _trouble(revision: Revision, family: Family) -> str:
-    """Tell why the newest replica of a revision is not ready, or what its engine says, to be put behind a sentence."""
+    """Return why the newest replica of a revision is not ready, or its engine's message, as the end of a sentence."""
     if family.engine is not None and family.engine.message:
         return f"; {family.engine.message}"
     children = _children(revision, family)
@@ -715,7 +716,7 @@ def _state(child: AnyWorkload) -> str:
 
 
 def _orders(detail: ServingDetail, family: Family, now: float) -> tuple[ChildIntent, ...]:
-    """Delete those that nobody is told of any more; the newest of a revision that failed only stops, for its output."""
+    """Delete replicas without routes; the newest of a failed revision is only stopped, to keep its output."""
     keep = {
         children[-1].uid
         for each in detail.revisions
@@ -733,8 +734,7 @@ def _orders(detail: ServingDetail, family: Family, now: float) -> tuple[ChildInt
 
 
 def _marked(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], wanted: int) -> list[ReplicaState]:
-    """With those of the target beyond the number of their part as of an older revision, so that they go as those of the
-    other part take over, as in a rollout; and so with the one that goes back to spot."""
+    """Mark surplus replicas of a tier, and one returning to spot, as another revision, to go as in a rollout."""
     if detail.returning is not None:
         name = detail.returning.name
         replicas = [replace(each, revision=ANOTHER_TIER) if each.name == name else each for each in replicas]
@@ -752,7 +752,7 @@ def _marked(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], 
 def _tiers_to_come(
     spec: Serving, stay: list[ReplicaState], revision: Revision, wanted: int, come: int
 ) -> list[Tier | None]:
-    """Return of which part so many new replicas of a revision are: of the base as long as it lacks any."""
+    """Return the tiers of new replicas of a revision: the base first, as long as it lacks any."""
     there = [each for each in stay if each.revision == revision.number and not each.leaving]
     found: list[Tier | None] = []
     for tier, num in spec.tiers(wanted).items():
@@ -762,16 +762,16 @@ def _tiers_to_come(
 
 
 def _displaced(replicas: list[ReplicaState]) -> list[ReplicaState]:
-    """Return those above the base that serve from on-demand nodes."""
+    """Return replicas above the base that serve from on-demand nodes."""
     return [each for each in replicas if each.tier is Tier.OVERFLOW and each.ready and not each.on_spot]
 
 
 def _return_to_spot(
     spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], family: Family, now: float
 ) -> tuple[ServingDetail, Event | None]:
-    """Begin to replace one that holds on-demand nodes by one on spot where that pays; or go on with it, or give it up.
+    """Start replacing a replica on an on-demand node by one on spot if that pays; or continue or abandon that.
 
-    It serves until the other one does. One at a time, and none while anything else comes and goes.
+    The old one serves until the new one does. Only one at a time, and none during other changes.
     """
     target = detail.revision(detail.target)
     there = [each for each in replicas if not each.leaving]
@@ -802,7 +802,7 @@ def _return_to_spot(
 
 
 def _start_s(target: Revision) -> float:
-    """Return how long a replica of a revision takes until it is ready, as its first one took."""
+    """Return how long a replica of a revision takes to be ready, by its first one."""
     return 0.0 if target.ready_at is None else max(0.0, target.ready_at - target.created_at)
 
 
@@ -811,12 +811,12 @@ def _last(replicas: list[ReplicaState]) -> ReplicaState:
 
 
 def _is_settled(replicas: list[ReplicaState]) -> bool:
-    """Tell whether each replica above the base has its place, so that where they are is worth telling."""
+    """Return whether each replica above the base is placed, so that their nodes are worth reporting."""
     return all(each.ready for each in replicas if each.tier is Tier.OVERFLOW and not each.leaving)
 
 
 def _tell_displaced(replicas: list[ReplicaState], displaced: int) -> Event:
-    """Tell that replicas above the base hold on-demand nodes, or that none does any more."""
+    """Return the event that replicas above the base hold on-demand nodes, or no longer do."""
     if not displaced:
         reason = Reason(code=Code.SERVING, message="no replica above the base holds an on-demand node any more")
         return Event(type="OverflowOnSpot", reason=reason)
@@ -830,21 +830,21 @@ def _tell_displaced(replicas: list[ReplicaState], displaced: int) -> Event:
 
 
 def _tell_address(problem: str | None) -> Event:
-    """Tell that it has no address, or has one again."""
+    """Return the event that it has no address, or has one again."""
     if problem is None:
         return Event(type="AddressGiven", reason=Reason(code=Code.SERVING, message="it has its address"))
     return Event(type=Code.ADDRESS_REFUSED.value, reason=Reason(code=Code.ADDRESS_REFUSED, message=problem))
 
 
 def _unscaled(spec: Serving, family: Family, now: float) -> str | None:
-    """Return why nobody knows how many replicas are needed; None where somebody does, or is to say."""
+    """Return why the needed number of replicas is unknown; None if it is known, or not determined yet."""
     if spec.scale.by is not None:
         return None if family.measurement is None else family.measurement.problem
     return unmeasured(spec.scale.prometheus, family.measurement, now)
 
 
 def _tell_metric(spec: Serving, detail: ServingDetail, missing: str | None) -> Event:
-    """Tell that what its replicas go by is not known, or is again."""
+    """Return the event that the metric of its replicas is unavailable, or available again."""
     by = spec.scale.by
     if missing is None:
         what = "its query has an answer again" if by is None else f"its {AUTOSCALERS[by]} scales it again"
@@ -869,10 +869,10 @@ def _say(
     family: Family,
     missing: str | None = None,
 ) -> Reason:
-    """Say what an endpoint does now, in a sentence.
+    """Describe the state of an endpoint, as a sentence.
 
     Args:
-        missing: Why it is not known what its replicas go by.
+        missing: Why the metric of its replicas is unavailable.
     """
     target = detail.revision(detail.target)
     assert target is not None
@@ -903,7 +903,7 @@ def _say(
 
 
 def _say_trial(spec: Serving, trial: Trial, target: Revision, num_new: int, num_old: int) -> Reason:
-    """Say how far a trial is."""
+    """Describe the progress of a trial."""
     assert spec.canary is not None
     found = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
     num_pairs = max((each.pairs for each in trial.seen.values()), default=0)
@@ -915,13 +915,13 @@ def _say_trial(spec: Serving, trial: Trial, target: Revision, num_new: int, num_
 
 
 def _say_slow(new: list[ReplicaState], family: Family) -> str:
-    """Say what the first replica that is not ready waits for."""
+    """Describe what the first unready replica waits for."""
     slow = next((family.children[each.name] for each in new if not each.ready), None)
     return "" if slow is None else f"; {slow.spec.name} is {_state(slow)}"
 
 
 def _news(spec: Serving, before: ServingDetail, detail: ServingDetail) -> Event | None:
-    """Return what is to be told: that another revision serves, or that the number of replicas is another."""
+    """Return the event to record: another revision serves, or the number of replicas has changed."""
     if detail.canary is not None and (before.canary is None or detail.canary.step > before.canary.step):
         trial, begins = detail.canary, before.canary is None
         share = share_of_canary(spec, trial)
@@ -949,7 +949,7 @@ def _news(spec: Serving, before: ServingDetail, detail: ServingDetail) -> Event 
 
 
 def failure_of(serving: Workload[Serving], children: Mapping[str, AnyWorkload]) -> str | None:
-    """Return why nothing can serve a request, nor will soon; None while something can, or may."""
+    """Return why no request can be served now or soon; None if one may be."""
     if serving.intent is not Intent.RUN:
         return f"{serving.spec.name} is {serving.status.phase.value}"
     detail = detail_of(serving)

@@ -1,6 +1,6 @@
-"""Another spec for a run that is there: when it may have one, what must stay, and what becomes of its status.
+"""Replaces the spec of an existing run: when that is allowed, what must stay, and the effect on its status.
 
-A spec is changed only while no pod of the run lives or is about to, so that every pod of a start is of one spec.
+A spec changes only while no pod of the run is alive or about to be, so that all pods of an attempt have the same spec.
 """
 
 from collections.abc import Iterable
@@ -22,10 +22,10 @@ PLACE_STAYS = (
 
 
 def check_update(run: Workload, spec: Training) -> tuple[Difference, ...]:
-    """Return what a new spec changes; nothing when it is the one that the run has.
+    """Return the changes in a new spec; empty if it equals the current one.
 
     Raises:
-        Conflict: The run's phase does not allow it, or something differs that must stay.
+        Conflict: The run's phase does not allow it, or a fixed value differs.
     """
     found = differences(run.spec, spec)
     if not found:
@@ -41,10 +41,10 @@ def check_update(run: Workload, spec: Training) -> tuple[Difference, ...]:
 
 
 def check_phase(run: Workload) -> None:
-    """Refuse a change of a run of which pods may live, or which is over for good.
+    """Refuse a change of a run with possibly live pods, or which is over for good.
 
     Raises:
-        Conflict: It is.
+        Conflict: The change is refused.
     """
     name, phase = run.spec.name, run.status.phase
     if phase is Phase.SUCCEEDED:
@@ -60,7 +60,7 @@ def check_phase(run: Workload) -> None:
 
 
 def updated_status(status: Status) -> Status:
-    """The status with a new spec: what was decided for the old one is void, and its failures no longer count."""
+    """Return the status with a new spec: decisions for the old one are void, and its failures no longer count."""
     return replace(
         status, program_failures=0, disruptions=0, last_failure=None, failed_step=None, retry_at=None, refusals=0,
         asked_at=None, ask_again_at=None, seats=(), nodes=None, room_since=None, requests=None, is_kept_small=False,
@@ -68,12 +68,12 @@ def updated_status(status: Status) -> Status:
 
 
 def changed(found: Iterable[Difference]) -> Event:
-    """The event that tells of it."""
+    """Return the event of a spec change."""
     return Event(type=CHANGED, reason=Reason(code=Code.SPEC_CHANGED, message=", ".join(map(str, found))))
 
 
 def changed_meanwhile(name: str) -> str:
-    """Return what a spec for a run meets that has changed since it was looked at."""
+    """Return the error for a spec based on a version of the run that has changed since."""
     return f"{name} has changed while its new spec was made; look at it with `fairlead status {name}`, then try again."
 
 
@@ -88,5 +88,5 @@ def _why_it_stays(run: Workload, spec: Training, key: str) -> str | None:
 
 
 def has_saved(run: Workload) -> bool:
-    """Return whether there is a checkpoint of it, as far as it said."""
+    """Return whether the run has reported a checkpoint."""
     return run.progress is not None and run.progress.checkpoint_step is not None

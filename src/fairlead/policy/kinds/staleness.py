@@ -1,21 +1,21 @@
-"""Decides when a model is retrained because its predictions have grown worse: by what staleness costs.
+"""Decides when a model is retrained because its predictions have degraded, by the cost of staleness.
 
-A model that is trained on each sign of drift pays for many trainings, one that is never trained pays for ever more
-mistakes. Neither future is known, as with skis that are rented until the rent has reached their price (Karlin et al.,
-"Competitive snoopy caching", Algorithmica 3, 1988): so the model is retrained when the loss beyond that of a fresh
-model, summed since the last training, has reached the cost of a training. Where staleness grows evenly no other
-period is better: a loss that grows by ``a`` each prediction costs least with ``sqrt(2 cost / a)`` predictions between
-trainings, after which the sum is just ``cost``.
+A model that is retrained on each sign of drift pays for many trainings, one that is never retrained pays for ever more
+mistakes. The future is unknown, as in the ski rental problem (Karlin et al., "Competitive snoopy caching", Algorithmica
+3, 1988): so the model is retrained when the loss beyond that of a fresh model, summed since the last training, has
+reached the cost of a training. If staleness grows evenly, no other period is better: a loss that grows by ``a`` with
+each prediction costs least with ``sqrt(2 cost / a)`` predictions between trainings, after which the sum is just
+``cost``.
 
 The loss of a fresh model is learnt: from the first predictions after each training, half of the old estimate and half
-of theirs, and from any mean since a training that is below it.
+of theirs, and from any lower mean since a training.
 """
 
 from collections.abc import Sequence
 
 from fairlead.frozen import dataclass
 
-# The part of an earlier estimate that stays when a training tells another.
+# The weight of an earlier estimate when a training provides another.
 KEPT = 0.5
 
 
@@ -36,10 +36,10 @@ def staleness(losses: Sequence[float], *, fresh: float | None, window: int, is_n
     """Sum the losses beyond those of a fresh model.
 
     Args:
-        losses: Of each prediction since the last training, in order.
-        fresh: The mean loss of a fresh model as known before that training; None for not at all.
-        window: The number of predictions after a training that tell what a fresh model loses.
-        is_new: Whether the model is new since the first of these losses, so that they tell that.
+        losses: The loss of each prediction since the last training, in order.
+        fresh: The mean loss of a fresh model as known before that training; None if unknown.
+        window: The number of predictions after a training that estimate the loss of a fresh model.
+        is_new: Whether the model is new since the first of these losses, so that they estimate that.
     """
     excess = total = 0.0
     for number, loss in enumerate(losses, 1):

@@ -1,7 +1,7 @@
-"""Decides for a pipeline that runs by itself, as an object that stays: when it is run, each time as a child of its own.
+"""Decides when a pipeline that runs by itself, as a persistent object, is run, each time as a child.
 
-A child that was submitted says in a label what for. Whoever decides after one that was killed finds it by its number,
-and takes down what it is for before anything else is decided: no time and no change of data has two runs.
+A submitted child has its trigger in a label. If a pass was killed, the next one finds the child by its number, and
+records its trigger before any other decision: no time and no change of data leads to two runs.
 """
 
 from collections.abc import Iterator
@@ -18,30 +18,30 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, DriftSeen, Intent, Phase, Workload
 
 TRIGGER = "trigger"
-"""Label of a run: what it was submitted for."""
+"""Label of a run: its trigger."""
 OF_PIPELINE = "pipeline"
-"""Label with the name that a pipeline was given, where it runs under another; by that name its results are found."""
+"""Label with the name of the pipeline, if it runs under another; its results are found by that name."""
 SCHEDULE, DATA, DRIFT = "schedule", "data", "drift"
 WATCH = "watch"
 WATCHES = "watches"
-"""Label of the run that looks at data: what it is to look at."""
-# Of those that are over so many stay, with what they tell.
+"""Label of the run that watches data: what it watches."""
+# The number of finished runs that are kept.
 MOST_KEPT = 10
-# Characters of a hash that a label and a status keep.
+# The number of characters of a hash in a label and a status.
 HASH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftCycle:
-    """The time since a model was trained last, for whoever looks for drift.
+    """The time since a model was last trained, for drift checks.
 
     Attributes:
-        run: The number of the run that trained it, from whose end rows count; 0 before any has.
-        is_new: Whether that made a model; one that failed left the model that there was.
-        begin: Where rows count from, in bytes; None while the one who looks has not told where the file ended.
-        fresh: The mean loss of a fresh model as known before these rows; None for not at all.
-        fresh_now: The same with what these rows tell.
-        acted_on: The hash of the files at which a run was submitted last; of the same no other is.
+        run: The number of the run that trained it, from whose end rows count; 0 before the first.
+        is_new: Whether that run made a model; a failed one left the previous model.
+        begin: The offset in bytes from which rows count; None until the check has reported where the file ended.
+        fresh: The mean loss of a fresh model as known before these rows; None if unknown.
+        fresh_now: The same, including these rows.
+        acted_on: The hash of the files at the last submission, so that the same files trigger no other.
     """
 
     run: int = 0
@@ -57,10 +57,10 @@ class StandingDetail:
     """The state of a pipeline that runs by itself.
 
     Attributes:
-        handled_until: Times of its schedule up to this one need nothing any more, in Unix seconds.
-        number: Of its newest run.
-        content: The hash of what the watched data held when it was last acted on; empty before the first look.
-        drift: How long ago the model was trained, where drift is looked for.
+        handled_until: Times of its schedule up to this one are settled, in Unix seconds.
+        number: The number of its newest run.
+        content: The hash of the watched data last acted on; empty before the first look.
+        drift: The time since the last training, if drift is checked.
     """
 
     handled_until: float
@@ -71,10 +71,10 @@ class StandingDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The answer for such a pipeline.
+    """The decision on such a pipeline.
 
     Attributes:
-        problem: Why it cannot go on; None where it can.
+        problem: Why it cannot continue; None if it can.
     """
 
     detail: StandingDetail
@@ -86,7 +86,7 @@ class Standing:
 
 
 def is_standing(spec: Pipeline) -> bool:
-    """Return whether a pipeline is an object that stays and is run by itself: nobody has given it a driver."""
+    """Return whether a pipeline is a persistent object that runs by itself: it has no driver."""
     return spec.driver is None and spec.runs_by_itself
 
 
@@ -108,9 +108,9 @@ def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail 
     going = next((run for run in runs.values() if not run.status.phase.is_final), None)
     wanted, watch = pipeline.spec.watch, family.children.get(WATCH)
     if watch is not None and (wanted is None or watch.spec.labels.get(WATCHES) != wanted.labels[WATCHES]):
-        # It looks at what an earlier spec said. What it found says nothing of what this one does.
+        # It watches what an earlier spec named, so its findings do not apply to this one.
         orders += () if watch.intent is Intent.DELETE else (ChildIntent(uid=watch.uid, intent=Intent.DELETE),)
-        # Nor do runs that were submitted by it: the file is judged anew, as a whole.
+        # Nor do runs that it triggered: the file is judged again as a whole.
         watch, detail = None, replace(detail, content="", drift=DriftCycle(run=detail.number))
     elif watch is None and wanted is not None:
         new = (submit(pipeline, WATCH, wanted),)
@@ -131,7 +131,7 @@ def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail 
 
 
 def next_at(pipeline: Workload[Pipeline], family: Family, detail: StandingDetail | None, now: float) -> float | None:
-    """Return when its schedule comes next; None where it has none, or a time that has come waits for a run."""
+    """Return the next time of its schedule; None without one, or if a due time waits for a run."""
     schedule, zone = pipeline.spec.schedule, _zone(pipeline.spec)
     if schedule is None or zone is None:
         return None
@@ -141,7 +141,7 @@ def next_at(pipeline: Workload[Pipeline], family: Family, detail: StandingDetail
 
 
 def _adopted(detail: StandingDetail, runs: dict[int, AnyWorkload]) -> StandingDetail | None:
-    """Return the state with a run that is there and was not taken down; None where there is none."""
+    """Return the state updated by an unrecorded run; None without one."""
     found = runs.get(detail.number + 1)
     if found is None:
         return None
@@ -155,14 +155,14 @@ def _adopted(detail: StandingDetail, runs: dict[int, AnyWorkload]) -> StandingDe
 
 
 def _cycle(spec: Pipeline, cycle: DriftCycle, watch: AnyWorkload | None, runs: dict[int, AnyWorkload]) -> DriftCycle:
-    """Return since when the model is used that there is, with what was told of it."""
+    """Return the drift cycle of the current model, with the latest findings."""
     if spec.on is None or spec.on.drift is None:
         return cycle
     told = _drift_seen(watch, cycle)
     if told is not None:
         begin = told.begin if cycle.begin is None else cycle.begin
         cycle = replace(cycle, begin=begin, fresh_now=told.fresh)
-    # What is compared with another file is compared whole, whenever a model was trained.
+    # A comparison with a reference file covers the whole file, whenever a model was trained.
     over = max((number for number, run in runs.items() if number > cycle.run and _ends_cycle(run)), default=None)
     if over is None or spec.on.drift.reference is not None:
         return cycle
@@ -171,14 +171,14 @@ def _cycle(spec: Pipeline, cycle: DriftCycle, watch: AnyWorkload | None, runs: d
 
 
 def _ends_cycle(run: AnyWorkload) -> bool:
-    """Return whether a run that is over made a model, or was to and is not to be tried again at once."""
+    """Return whether a finished run made a model, or was to make one and is not retried at once."""
     if not run.status.phase.is_final:
         return False
     return run.status.phase is Phase.SUCCEEDED or run.spec.labels.get(TRIGGER, "").startswith(f"{DRIFT}-")
 
 
 def _drift_seen(watch: AnyWorkload | None, cycle: DriftCycle) -> DriftSeen | None:
-    """The finding of whoever looks for drift since the last training; None while there is none."""
+    """Return the finding of the drift check since the last training; None without one."""
     told = None if watch is None or watch.progress is None else watch.progress.drift
     return told if told is not None and told.run == cycle.run else None
 
@@ -191,7 +191,7 @@ def _due(
     zone: tzinfo | None,
     now: float,
 ) -> tuple[StandingDetail, str | None, str, Event | None]:
-    """Return the state, the label of the run that is due now, why, and what is told where none is."""
+    """Return the state, the label of the run that is due now, its cause, and the event if none is due."""
     event = None
     if spec.schedule is not None and zone is not None:
         decided = turn(spec.schedule, detail.handled_until, now, is_going=going is not None, zone=zone)
@@ -216,14 +216,14 @@ def _due(
 
 
 def _seen(watch: AnyWorkload | None) -> str:
-    """The hash of what the watched data holds; empty where nobody has looked."""
+    """Return the hash of the watched data; empty before the first look."""
     if watch is None or watch.progress is None or watch.progress.seen is None:
         return ""
     return watch.progress.seen[:HASH]
 
 
 def _once(spec: Pipeline, label: str) -> Pipeline:
-    """The pipeline as it is run one time."""
+    """Return the pipeline for a single run."""
     labels = {OF_PIPELINE: spec.name, **spec.labels, TRIGGER: label}
     return replace(spec, schedule=None, on=None, watch=None, labels=labels)
 
@@ -263,7 +263,7 @@ def _event(kind: str, message: str) -> Event:
 
 
 def _zone(spec: Pipeline) -> tzinfo | None:
-    """The time zone of its schedule; None where there is none, or it is not known here."""
+    """Return the time zone of its schedule; None without one, or if it is unknown here."""
     try:
         return None if spec.schedule is None else zone_of(spec.schedule.timezone)
     except (KeyError, ValueError, OSError):

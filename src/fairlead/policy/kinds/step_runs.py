@@ -1,4 +1,4 @@
-"""Makes the runs and sweeps that steps of a pipeline are, each a child of the pipeline."""
+"""Builds the runs and sweeps of a pipeline's steps, each a child of the pipeline."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
@@ -15,10 +15,10 @@ from fairlead.state.snapshot import StepAsked
 
 
 def child_spec(pipeline: Pipeline, step: Step, variables: Mapping[str, str]) -> Training | Sweep:
-    """Return a run or a sweep by itself, of what a step says it is.
+    """Return the run or sweep that a step describes, as a spec by itself.
 
     Args:
-        variables: What its program finds besides its own.
+        variables: Additional environment variables of its program.
     """
 
     def ours(program: Training) -> dict[str, str]:
@@ -34,10 +34,10 @@ def child_spec(pipeline: Pipeline, step: Step, variables: Mapping[str, str]) -> 
 
 
 def asked_children(pipeline: Pipeline, family: Family, asks: Iterable[StepAsked]) -> dict[str, Training | Sweep]:
-    """Return the children that a driver in a pod asks for and that are not there, by their names in the pipeline.
+    """Return the missing children that a driver in a pod requests, by their names in the pipeline.
 
-    The driver keeps what a step is given and returns below its own place, which all of them reach: a directory where
-    they read and write, or a URL from which each pod fetches it and to which it sends it.
+    The driver keeps inputs and outputs of steps below its own place, which all of them can reach: a directory where
+    they read and write, or a URL from which each pod downloads and to which it uploads.
     """
     driver, to = family.children[DRIVER], pipeline.checkpoint.to
     found: dict[str, Training | Sweep] = {}
@@ -45,7 +45,7 @@ def asked_children(pipeline: Pipeline, family: Family, asks: Iterable[StepAsked]
         step = pipeline.steps.get(asked.step)
         name = child_name(asked.step, asked.index)
         if to is None or step is None or step.child is None or not _can_be_asked(step, asked):
-            continue  # a program may have written what it likes where its driver reports
+            continue  # a program may have written anything where its driver reports
         if name in family.children:
             continue
         below = f"{place_of(to, driver)}/steps/{place_name(asked.step, asked.index)}"
@@ -54,7 +54,7 @@ def asked_children(pipeline: Pipeline, family: Family, asks: Iterable[StepAsked]
         variables = variables_of(pipeline, task, f"{here}/outputs", partial(_input_at, here))
         if is_url(to):
             variables |= {"FAIRLEAD_STEP_GIVEN": below, "FAIRLEAD_STEP_DIR": STEP_DIR}
-            # Of a sweep's trials none returns anything by itself.
+            # No trial of a sweep returns anything by itself.
             variables |= {} if step.training is None else {"FAIRLEAD_STEP_RETURNS": below}
         found[name] = child_spec(pipeline, step, variables)
     return found

@@ -1,6 +1,6 @@
-"""Decides what a pipeline does next: which tasks are ready, skipped, failed or blocked, and when the whole is over.
+"""Decides the next actions of a pipeline: which tasks are ready, skipped, failed or blocked, and when it is over.
 
-A task is a step, or one item of a step that is fanned out. Nothing here runs, reads or writes anything.
+A task is a step, or one item of a fanned-out step. Nothing here runs, reads or writes anything.
 """
 
 import json
@@ -19,7 +19,7 @@ MOST_NAMED = 3
 
 
 class TaskPhase(StrEnum):
-    """The phases in the life of a task or a step."""
+    """The phases of a task or a step."""
 
     WAITING = "Waiting"
     RUNNING = "Running"
@@ -30,12 +30,12 @@ class TaskPhase(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Nothing more happens to it in this run."""
+        """Return whether nothing more happens to it in this run."""
         return self not in (TaskPhase.WAITING, TaskPhase.RUNNING)
 
     @property
     def is_good(self) -> bool:
-        """Its outputs are there."""
+        """Return whether its outputs exist."""
         return self in (TaskPhase.SUCCEEDED, TaskPhase.CACHED)
 
 
@@ -44,11 +44,11 @@ class Task:
     """A step, or one item of it.
 
     Attributes:
-        index: Of the item; None where the step is not fanned out.
-        item: What FAIRLEAD_ITEM says.
-        outputs: Digest of each output, once it is there.
-        values: What small outputs hold, as far as conditions may read it.
-        failures: How often its program has failed.
+        index: Of the item; None if the step is not fanned out.
+        item: The value of FAIRLEAD_ITEM.
+        outputs: Digest of each existing output.
+        values: Content of small outputs, as far as conditions may read it.
+        failures: The number of failures of its program.
         message: Why it is in this phase; empty while it waits.
     """
 
@@ -63,26 +63,26 @@ class Task:
 
     @property
     def name(self) -> str:
-        """Return how it is called in messages and files."""
+        """Return its name in messages and files."""
         return self.step if self.index is None else f"{self.step}[{self.index}]"
 
 
 def place_name(step: str, index: int | None) -> str:
-    """Return what the directory of a task is called."""
+    """Return the directory name of a task."""
     return step if index is None else f"{step}-{index}"
 
 
 def input_name(need: str, output: str) -> str:
-    """Return what an output that is handed on is called among the inputs of a task."""
+    """Return the name of a need's output among the inputs of a task."""
     return f"{need}.{output}"
 
 
 def variables_of(pipeline: Pipeline, task: Task, room: str, handed: Callable[[str, str], str]) -> dict[str, str]:
-    """Return the variables by which a step finds itself and what it needs, whatever carries it out.
+    """Return the variables that describe a step and its inputs to its program, for any way of running it.
 
     Args:
         room: The directory for its outputs.
-        handed: Where it finds an output of one of its needs.
+        handed: Returns the location of an output of one of its needs.
     """
     step = pipeline.steps[task.step]
     env = {"FAIRLEAD_STEP": task.step}
@@ -97,7 +97,7 @@ def variables_of(pipeline: Pipeline, task: Task, room: str, handed: Callable[[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expand:
-    """The tasks that a step consists of are known: one each for these items."""
+    """The tasks of a step are known: one for each of these items."""
 
     step: str
     items: tuple[str, ...]
@@ -105,7 +105,7 @@ class Expand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
-    """A step as a whole ends without any of its programs being run."""
+    """A step ends as a whole without running any of its programs."""
 
     step: str
     phase: TaskPhase
@@ -123,7 +123,7 @@ Action = Expand | Settle | Prepare
 
 
 def step_phase(tasks: Sequence[Task]) -> TaskPhase:
-    """The phase of a step whose tasks these are."""
+    """Return the phase of a step with these tasks."""
     phases = {task.phase for task in tasks}
     for phase in (TaskPhase.RUNNING, TaskPhase.WAITING, TaskPhase.FAILED):
         if phase in phases:
@@ -134,10 +134,10 @@ def step_phase(tasks: Sequence[Task]) -> TaskPhase:
 
 
 def judge(pipeline: Pipeline, step: str, steps: Mapping[str, Sequence[Task]]) -> Action | None:
-    """Decide what becomes of a step of which nothing was decided yet; None while it has to wait for its needs.
+    """Decide on an undecided step; return None while it has to wait for its needs.
 
     Args:
-        steps: The tasks of each step; one that is not fanned out has one.
+        steps: The tasks of each step; one without fan-out has one.
     """
     spec = pipeline.steps[step]
     phases = {need: step_phase(steps[need]) for need in spec.needs}
@@ -182,7 +182,7 @@ def _plain(item: Any) -> str:
 
 
 def handed_to(pipeline: Pipeline, step: str, steps: Mapping[str, Sequence[Task]]) -> dict[str, str]:
-    """The hash of each output that a step's needs hand on, by the task's name and the output's."""
+    """Return the hash of each output of a step's needs, by the names of task and output."""
     return {
         f"{task.name}.{output}": digest
         for need in pipeline.steps[step].needs
@@ -192,7 +192,7 @@ def handed_to(pipeline: Pipeline, step: str, steps: Mapping[str, Sequence[Task]]
 
 
 def values_of(pipeline: Pipeline, step: str, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return what conditions may read of a step; of one that is fanned out, lists in the order of its items."""
+    """Return the values of a step that conditions may read; with fan-out, lists in the order of items."""
     if not pipeline.steps[step].is_fanned_out:
         return dict(tasks[0].values)
     names = {name for task in tasks for name in task.values}
@@ -200,7 +200,7 @@ def values_of(pipeline: Pipeline, step: str, tasks: Sequence[Task]) -> dict[str,
 
 
 def gate_problem(spec: Step, values: Mapping[str, Any]) -> str | None:
-    """Return why the gate of a step does not let the pipeline go on; None where it does, or there is none."""
+    """Return why the gate of a step blocks the pipeline; None if it does not, or there is none."""
     if spec.gate is None:
         return None
     try:
@@ -210,7 +210,7 @@ def gate_problem(spec: Step, values: Mapping[str, Any]) -> str | None:
 
 
 def explain(condition: str, values: Mapping[str, Any]) -> str:
-    """Say that a condition does not hold, with what it has read."""
+    """Explain that a condition does not hold, with the values it has read."""
     read = ", ".join(f"{name} is {_short(values[name])}" for name in sorted(names_in(condition)) if name in values)
     return f"`{condition}` does not hold{': ' if read else ''}{read}"
 
@@ -222,14 +222,14 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result that a task returned once.
+    """An earlier result of a task.
 
     Attributes:
-        parts: What it depended on then: a digest or text by the name of each input.
+        parts: Its dependencies at that time: a digest or text by the name of each input.
         at: When it ended, in Unix seconds.
         took_s: Seconds that its program ran.
         run: Uid of the run.
-        lacks: An output that is not there any more; None while all are.
+        lacks: An output that no longer exists; None if all do.
     """
 
     parts: Mapping[str, str]
@@ -246,8 +246,8 @@ class CacheDecision:
     """The decision whether a task has to be run.
 
     Attributes:
-        result: What is taken; None where it has to be run.
-        why: Why it is taken, or which input has changed.
+        result: The result to reuse; None if the task has to be run.
+        why: Why it is reused, or which input has changed.
     """
 
     result: Result | None
@@ -257,11 +257,11 @@ class CacheDecision:
 def decide_cache(
     cache: Cache, parts: Mapping[str, str], same: Result | None, last: Result | None, now: float
 ) -> CacheDecision:
-    """Decide whether what a task returned before is taken.
+    """Decide whether an earlier result of a task is reused.
 
     Args:
-        same: The newest result with the very same parts; None for none.
-        last: The newest result of the task of that name, whatever it depended on; None for none.
+        same: The newest result with identical parts; None for none.
+        last: The newest result of the task of that name, with any parts; None for none.
         now: Unix seconds.
     """
     if cache.off:
@@ -280,7 +280,7 @@ def decide_cache(
 
 
 def describe_changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Name the inputs that differ, a few of them."""
+    """Describe the inputs that differ, a few of them."""
     changed = [name for name in new if name in old and old[name] != new[name]]
     added = [name for name in new if name not in old]
     gone = [name for name in old if name not in new]
@@ -291,7 +291,7 @@ def describe_changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
 
 
 def outcome(steps: Mapping[str, Sequence[Task]]) -> tuple[bool, str]:
-    """Return whether a pipeline of which nothing is left to do has succeeded, and a sentence on it."""
+    """Return whether a pipeline with nothing left to do has succeeded, and a sentence on it."""
     tasks = [task for each in steps.values() for task in each]
     failed = [task for task in tasks if task.phase is TaskPhase.FAILED]
     counts = {phase: sum(task.phase is phase for task in tasks) for phase in TaskPhase}

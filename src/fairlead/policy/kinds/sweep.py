@@ -1,7 +1,7 @@
-"""Judges a sweep: which trials are there, which end early, and what the next ones are given.
+"""Judges a sweep: which trials exist, which end early, and the parameters of the next ones.
 
-The history is the children. What is decided for a trial is a function of the spec and of the trials before it, so that
-another process goes on as the one before would have. Kept besides are the values at rungs, which a trial passes once.
+The history is the children. The decision on a trial is a function of the spec and of earlier trials, so that another
+process continues identically. Additionally the values at rungs are kept, which a trial passes once.
 """
 
 import math
@@ -35,7 +35,7 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Workload
 from fairlead.text.quantities import describe_duration, plural
 
-# Of those that one pass submits; the next pass goes on.
+# The maximum number of submissions per pass; the next pass continues.
 MOST_AT_ONCE = 100
 
 
@@ -44,14 +44,14 @@ class SweepDetail:
     """The state of a sweep besides its trials.
 
     Attributes:
-        submitted: How many trials were.
-        over: How many of them are.
-        pruned: Those that were stopped early, by number.
-        failed: Those whose failure was told, by number.
-        best: The trial with the best value so far.
-        rungs: What trials reported at rungs.
-        length: Steps of a whole trial, from which the first rung follows where the spec does not give it; None before a
-            trial has told, and where nobody asks. It stays, since reports at other rungs would not compare.
+        submitted: The number of submitted trials.
+        over: The number of finished trials.
+        pruned: The numbers of trials that were stopped early.
+        failed: The numbers of trials whose failure was reported.
+        best: The number of the trial with the best value so far.
+        rungs: Values that trials reported at rungs.
+        length: Steps of a whole trial, which determine the first rung if the spec does not give it; None before a trial
+            has reported it, and if not needed. It stays fixed, since reports at other rungs would not be comparable.
     """
 
     submitted: int = 0
@@ -65,7 +65,7 @@ class SweepDetail:
 
 
 def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
-    """Submit trials, stop those that are pruned, and end the sweep when it has what was asked for."""
+    """Submit trials, stop pruned ones, and end the sweep when it has reached its goal."""
     spec, before = sweep.spec, detail_of(sweep)
     history = _history_of(sweep, family)
     length = _length(spec, history.records, before)
@@ -88,16 +88,15 @@ def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
 
 
 def next_at(sweep: Workload[Sweep], _family: Family, _now: float) -> float | None:
-    """Return when its time is over."""
+    """Return when its time limit is reached."""
     duration_s, started_at = sweep.spec.stop.duration_s, sweep.status.started_at
     return None if duration_s is None or started_at is None else started_at + duration_s
 
 
 def foresee(sweep: Workload[Sweep], family: Family) -> None:
-    """Choose the values of the next trial as they will be when one of those that run ends as most do: not among the
-    best.
+    """Precompute the parameters of the next trial, assuming that a running one ends without being among the best.
 
-    The sampler keeps what that takes, and works it out anew where it comes otherwise.
+    The sampler caches the result, and recomputes it if the assumption fails.
     """
     spec, detail = sweep.spec, detail_of(sweep)
     is_over = detail.submitted >= num_wanted(spec, detail.pruned)
@@ -113,13 +112,13 @@ def foresee(sweep: Workload[Sweep], family: Family) -> None:
 
 
 def progress(sweep: Workload[Sweep]) -> str:
-    """Tell how many of its trials are over."""
+    """Return how many of its trials are over."""
     detail = detail_of(sweep)
     return f"{detail.over}/{num_wanted(sweep.spec, detail.pruned)}"
 
 
 def best_so_far(sweep: Workload[Sweep]) -> str:
-    """Tell the best value so far and its trial."""
+    """Return the best value so far and its trial."""
     detail, objective = detail_of(sweep), sweep.spec.objective
     if objective is None or detail.best is None or detail.best_value is None:
         return ""
@@ -127,23 +126,23 @@ def best_so_far(sweep: Workload[Sweep]) -> str:
 
 
 def detail_of(sweep: Workload[Sweep]) -> SweepDetail:
-    """Return what is kept of it besides its trials."""
+    """Return the state of a sweep besides its trials."""
     detail = sweep.status.detail
     return detail if isinstance(detail, SweepDetail) else SweepDetail()
 
 
 def trials_of(sweep: Workload[Sweep], family: Family) -> list[TrialRecord]:
-    """The trials that are there, by their numbers; those that somebody deleted are missing."""
+    """Return the existing trials, by number; deleted ones are missing."""
     return _history_of(sweep, family).records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _History:
-    """The trials that are there, by their numbers, and what is asked of all of them at every turn.
+    """The existing trials by number, and facts about all of them for each pass.
 
     Attributes:
-        best: The best of those that succeeded; None where nothing is compared.
-        failed: The numbers of those that did.
+        best: The best successful one; None if trials are not compared.
+        failed: The numbers of failed ones.
     """
 
     records: list[TrialRecord]
@@ -153,7 +152,7 @@ class _History:
 
     @classmethod
     def of(cls, spec: Sweep, records: list[TrialRecord]) -> "_History":
-        """The history of trials in any order."""
+        """Return the history of trials in any order."""
         records.sort(key=attrgetter("number"))
         return cls(
             records=records,
@@ -163,7 +162,7 @@ class _History:
         )
 
     def and_(self, spec: Sweep, others: "_History") -> "_History":
-        """The history of these trials and others."""
+        """Return the history of these trials and others."""
         records = [*self.records, *others.records]
         records.sort(key=attrgetter("number"))
         return _History(
@@ -174,13 +173,13 @@ class _History:
         )
 
 
-# A trial's child, whether it was pruned, and what was made of both.
+# A trial's child, whether it was pruned, and the record made of both.
 _Kept: TypeAlias = tuple[AnyWorkload, bool, TrialRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Past:
-    """The records that were last made of a sweep's children, by their names."""
+    """The last records of a sweep's children, by name."""
 
     settled: Mapping[str, AnyWorkload]
     pruned: tuple[int, ...]
@@ -189,8 +188,8 @@ class _Past:
     history: _History
 
 
-# As long as a child is the very same value, nothing of it has changed. Of a thousand trials one is read anew, and what
-# is asked of those that are over is worked out once for each that comes to be.
+# While a child is the same object, its record is unchanged. So of a thousand trials one is read again, and facts about
+# finished ones are computed once for each that finishes.
 _PASTS: dict[tuple[object, ...], _Past] = {}
 MOST_SWEEPS = 50
 
@@ -219,7 +218,7 @@ def _history_of(sweep: Workload[Sweep], family: Family) -> _History:
 
 
 def _joined(before: Mapping[str, AnyWorkload], now: Mapping[str, AnyWorkload]) -> Mapping[str, AnyWorkload] | None:
-    """Return those that have come to be settled after all others; None where more than that has changed."""
+    """Return the children that became settled after all others; None if anything else has changed."""
     if len(now) < len(before) or list(islice(now.items(), len(before))) != list(before.items()):
         return None
     return dict(islice(now.items(), len(before), None))
@@ -256,7 +255,7 @@ def _read_record(objectives: tuple[Objective, ...], number: int, child: AnyWorkl
     if not phase.is_final:
         state = TrialState.ACTIVE
     elif phase is Phase.SUCCEEDED:
-        # What it was run for did not come of it.
+        # It did not report the objective.
         state = TrialState.SUCCEEDED if is_judged else TrialState.FAILED
         if not is_judged and child.spec.checkpoint.origin is not None and _has_begun_at_the_end(progress):
             state = TrialState.STOPPED
@@ -283,16 +282,16 @@ def _num_left(progress: Progress | None) -> int | None:
 
 
 def _has_begun_at_the_end(progress: Progress | None) -> bool:
-    """Return whether there was nothing left to do from the checkpoint on from which it began."""
+    """Return whether nothing was left to do after the checkpoint from which it began."""
     return progress is not None and progress.resumed_step is not None and progress.resumed_step == progress.step
 
 
 def _length(spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail) -> int | None:
-    """Return how long a whole trial is, once known, if the first rung follows from it."""
+    """Return the length of a whole trial once known, if it determines the first rung."""
     if before.length is not None or spec.prune is None or with_rungs(spec.prune, None) is not None:
         return before.length
     if before.rungs:
-        # A version that judged from the first step on began it, and reports at other rungs would not compare.
+        # An older version began it with rungs from the first step; reports at other rungs would not be comparable.
         return FIRST_RUNG_PART
     return whole_length(history)
 
@@ -300,13 +299,13 @@ def _length(spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail) ->
 def _prune(
     spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail, length: int | None
 ) -> tuple[tuple[RungReport, ...], tuple[int, ...]]:
-    """Return what was reported at rungs by now, and which trials are pruned."""
+    """Return the values reported at rungs so far, and the pruned trials."""
     objective = spec.objective
     prune = None if spec.prune is None else with_rungs(spec.prune, length)
     if prune is None or objective is None:
         return before.rungs, before.pruned
-    # A trial that ran before the rungs were known has no value of those behind it; one that goes on from another's
-    # checkpoint was at no interval before.
+    # A trial that ran before the rungs were known has no values at earlier ones; one that resumed another's checkpoint
+    # did not pass earlier intervals.
     is_last_alone = spec.is_population or (before.length is None and length is not None)
     reports, pruned = list(before.rungs), list(before.pruned)
     furthest: dict[int, int] = {}
@@ -325,7 +324,7 @@ def _prune(
             if is_judged and not spec.is_population and is_pruned(prune, objective.goal, spec.seed, report, reports):
                 pruned.append(trial.number)
     if spec.is_population:
-        # By what it had at its last interval, once others have come there too.
+        # Judged by its value at its last interval, once others have reached it too.
         last = {each.trial: each for each in sorted(reports, key=attrgetter("rung"))}
         for trial in history:
             is_judged = trial.state is TrialState.ACTIVE and trial.number in last and trial.number not in pruned
@@ -343,10 +342,10 @@ def _gives_way(
     history: Sequence[TrialRecord],
     pruned: Sequence[int],
 ) -> bool:
-    """Return whether a trial of a population makes way for a copy of a better one, which there has to be."""
+    """Return whether a trial of a population is replaced by a copy of a better one, which has to exist."""
     assert spec.objective is not None
     if trial.num_left is not None and trial.num_left < rung_steps(prune, 0):
-        return False  # a copy would have nothing left to show
+        return False  # a copy would have no steps left
     others = [each.value for each in reports if each.rung == report.rung and each.trial != report.trial]
     may_follow = num_wanted(spec, (*pruned, report.trial)) > num_wanted(spec, pruned)
     donors = _donors(spec, history, (*pruned, report.trial))
@@ -354,7 +353,7 @@ def _gives_way(
 
 
 def _donors(spec: Sweep, history: Sequence[TrialRecord], pruned: Sequence[int]) -> list[TrialRecord]:
-    """The best of those that run, from whose checkpoint another may go on."""
+    """Return the best running trials, from whose checkpoints another may resume."""
     assert spec.prune is not None
     assert spec.objective is not None
     running = {
@@ -368,7 +367,7 @@ def _donors(spec: Sweep, history: Sequence[TrialRecord], pruned: Sequence[int]) 
 
 
 def num_wanted(spec: Sweep, pruned: Sequence[int]) -> int:
-    """Return how many trials there are to be: of a population those that it has, and one for each that gave way."""
+    """Return the number of trials wanted: of a population its size, and one for each that was replaced."""
     if not spec.is_population or spec.parallel is None:
         return spec.num_trials
     return min(spec.num_trials, spec.parallel + len(pruned))
@@ -394,10 +393,10 @@ def _best(spec: Sweep, records: Sequence[TrialRecord]) -> TrialRecord | None:
 def _end(
     sweep: Workload[Sweep], family: Family, history: _History, detail: SweepDetail, now: float
 ) -> tuple[Phase, Reason] | None:
-    """Return how the sweep ends, if it does now."""
+    """Return how the sweep ends, if it ends now."""
     spec, said = sweep.spec, _say_best(sweep, history)
     done = _progress(detail, spec, history)
-    # A loss that is not finite is what some parameters come to, as a search has to find out; the program is sound.
+    # A loss that is not finite is a result of some parameters, which a search has to explore; the program is sound.
     failed = [family.children[str(number)] for number in detail.failed]
     failed = [each for each in failed if each.status.reason.code is not Code.LOSS_NOT_FINITE]
     if len(failed) > spec.max_failed:
@@ -428,14 +427,14 @@ def _end(
 def _submissions(
     sweep: Workload[Sweep], family: Family, history: Sequence[TrialRecord], detail: SweepDetail
 ) -> tuple[SubmitChild, ...]:
-    """The trials to submit now. A trial knows of those before it, so that each is chosen by itself."""
+    """Return the trials to submit now. Each knows the earlier ones, so they are chosen one by one."""
     spec = sweep.spec
     left = num_wanted(spec, detail.pruned) - detail.submitted
     unfinished = family.unfinished
     if spec.parallel is not None:
         room = spec.parallel - len(unfinished)
     else:
-        # As soon as one has a place, the next one asks for its own.
+        # The next trial is submitted once the previous one is placed.
         room = 0 if any(child.status.phase is Phase.PENDING for child in unfinished) else 1
     orders: list[SubmitChild] = []
     known = list(history)
@@ -449,12 +448,12 @@ def _submissions(
 def _next_trial(
     sweep: Workload[Sweep], number: int, known: Sequence[TrialRecord], detail: SweepDetail
 ) -> tuple[Mapping[str, Value], Training]:
-    """Return the values of the next trial, and its run."""
+    """Return the parameters of the next trial, and its run."""
     spec = sweep.spec
     if not spec.is_population or spec.parallel is None or number < spec.parallel:
         values = suggest(spec, number, known)
         return values, trial_run(spec, values)
-    # Whoever gave way goes on by itself with other values where no better one runs any more.
+    # A replaced trial resumes itself with other parameters if no better one is running.
     before = detail.pruned[number - spec.parallel]
     donors = _donors(spec, known, detail.pruned) or [each for each in known if each.number == before]
     key = (spec.seed, number, "pbt")
@@ -490,12 +489,12 @@ def _say_best(sweep: Workload[Sweep], history: _History) -> str:
 
 
 def say_values(values: Mapping[str, Value]) -> str:
-    """Values of parameters in a few words."""
+    """Format the values of parameters briefly."""
     return ", ".join(f"{name} {show_value(value)}" for name, value in values.items())
 
 
 def _news(sweep: Workload[Sweep], family: Family, before: SweepDetail, detail: SweepDetail) -> Event | None:
-    """Return what is to be told of trials: failures first, then those that were pruned, else a new best one."""
+    """Return the event on trials: failures first, then pruned ones, else a new best."""
     said: list[str] = []
     for number in detail.failed:
         if number not in before.failed:

@@ -1,4 +1,4 @@
-"""The table of kinds: one record for each, in the file of its name, imported when it is first asked for."""
+"""The table of kinds: one record for each, in the module of its name, imported on first use."""
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
@@ -36,7 +36,7 @@ KINDS: Mapping[str, Kind] = _Kinds()
 
 
 _RECORDS: dict[type, Kind] = {}
-"""Those that were asked for."""
+"""Records used so far."""
 
 
 def _record(spec: type) -> Kind:
@@ -47,14 +47,14 @@ def _record(spec: type) -> Kind:
 
 
 def leaf_of(spec: Training) -> LeafKind:
-    """The record of a kind that has pods."""
+    """Return the record of a kind with pods."""
     record = _record(type(spec))
     assert isinstance(record, LeafKind), "parents have no pods"
     return record
 
 
 def parent_of(spec: WorkloadSpec) -> ParentKind[Any] | None:
-    """The record of a kind that has children; None for one that has pods."""
+    """Return the record of a kind with children; None for one with pods."""
     if isinstance(spec, LEAVES):
         return None
     record = _record(type(spec))
@@ -62,14 +62,14 @@ def parent_of(spec: WorkloadSpec) -> ParentKind[Any] | None:
 
 
 def map_runs(spec: Spec, of: Callable[[Training], Training]) -> Spec:
-    """Return a spec of any kind with each run that it describes replaced by what a function makes of it."""
+    """Return a spec of any kind with a function applied to each run that it describes."""
     record = parent_of(spec)
     mapped: Any = of(cast(Training, spec)) if record is None else record.map_runs(spec, of)
     return cast(Spec, mapped)
 
 
 def runs_of(spec: WorkloadSpec) -> tuple[Training, ...]:
-    """Return the runs that a spec of any kind describes: itself where it is one."""
+    """Return the runs that a spec of any kind describes: itself if it is one."""
     found: list[Training] = []
 
     def note(run: Training) -> Training:
@@ -81,7 +81,7 @@ def runs_of(spec: WorkloadSpec) -> tuple[Training, ...]:
 
 
 def leaf(workload: AnyWorkload) -> Workload:
-    """The workload, which has to have pods.
+    """Return the workload, which has to have pods.
 
     Raises:
         Conflict: It has children instead.

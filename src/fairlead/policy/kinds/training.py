@@ -1,6 +1,6 @@
-"""Judges a training run on its own: compares what is wanted with what is true, and says what follows.
+"""Judges a training run by itself: compares its intent with its observed state, and returns the consequence.
 
-Placing it is another matter, and that of all that wait.
+Placement is decided elsewhere, for all pending runs together.
 """
 
 from dataclasses import replace
@@ -31,14 +31,14 @@ from fairlead.text.quantities import describe_duration, plural
 if TYPE_CHECKING:
     from fairlead.policy.strategy.probing import Verdict
 
-# The other ranks of a failed gang wait in a collective that cannot end; they get this long to write their last lines.
+# The other ranks of a failed gang are blocked in a collective; they get this long to write their last lines.
 TEARDOWN_GRACE_S = 1.0
-# Of a gang that hangs the stacks are taken first, which takes a second, or a few where py-spy or gdb is there.
+# The stacks of a hung gang are taken first, which takes a second, or a few with py-spy or gdb.
 STACKS_GRACE_S = 10.0
 
 
 def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
-    """Return what the workload needs apart from being placed; None for nothing."""
+    """Return the change that the workload needs apart from placement, or None."""
     live = tuple(pod for pod in pods if not pod.phase.is_final)
     phase, intent = workload.status.phase, workload.intent
     if phase.is_final:
@@ -91,7 +91,7 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot
             event=Event(type="NotResumed", reason=taken),
         )
     reason = Reason(code=Code.RESUMED, message=f"resumed after it had {workload.status.phase.value.lower()}")
-    # A person has looked at it and asked for more: the retry counts and the clock of max_duration begin anew.
+    # A resume by a user resets the retry counts and the clock of max_duration.
     status = move(
         workload.status, Phase.PENDING, reason, now,
         attempt=workload.status.attempt + 1, started_at=None, finished_at=None, program_failures=0, disruptions=0,
@@ -102,7 +102,7 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot
 
 
 def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:
-    """Stop, suspend or delete a workload that is neither final nor stopping."""
+    """Return the change that stops, suspends or deletes a workload that is neither final nor stopping."""
     status = workload.status
     if workload.intent is Intent.SUSPEND:
         if status.phase is Phase.SUSPENDED:
@@ -125,7 +125,7 @@ def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | Non
 
 
 def _awaited(workload: Workload) -> str:
-    """Return what a run that has its stop notice does before it ends, and how long it may take."""
+    """Describe what a run with a stop notice does before it ends, and how long it may take."""
     grace, progress = describe_duration(workload.spec.grace_s), workload.progress
     if progress is None or progress.step is None:
         return f"waiting for its ranks to end (grace {grace})"
@@ -149,7 +149,7 @@ def _deadline(workload: Workload, live: tuple[Pod, ...], now: float) -> Change |
 
 
 def _unpaid(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
-    """End a run that has cost its ``max_cost``; let one wait whose team has nothing left to spend."""
+    """End a run that has reached its ``max_cost``; stop one whose team has no budget left, to wait."""
     reason = run_overspent(workload, snapshot)
     if reason is not None:
         if live:
@@ -162,7 +162,7 @@ def _unpaid(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: 
 def _watch(
     workload: Workload, pods: tuple[Pod, ...], live: tuple[Pod, ...], snapshot: Snapshot, now: float
 ) -> Change | None:
-    """Follow a gang that is starting or running."""
+    """Judge a gang that is starting or running."""
     status = workload.status
     own = tuple(pod for pod in pods if pod.attempt == status.attempt)
     used = used_by(workload, own)
@@ -181,7 +181,7 @@ def _watch(
     if failure is not None:
         larger = more_memory(workload, snapshot.nodes) if failure.reason.code is Code.OUT_OF_MEMORY else None
         if larger is not None:
-            # It was given too little, which is no failure of its own.
+            # It was given too little memory, which does not count as its own failure.
             counts = {"program_failures": status.program_failures, "disruptions": status.disruptions}
             return after_failure(workload, live, failure, Again(at=now, **counts), now, requests=larger, used=used)
         verdict = retry(workload.spec, status, failure, workload.progress, now)
@@ -198,7 +198,7 @@ def _watch(
         message = f"{ranks} on {plural(len(own), 'node')} started{elastic.outlook(workload)}"
         reason = Reason(code=Code.RANKS_STARTED, message=message)
         refusals = 0 if workload.spec.most_nodes is None else status.refusals
-        # One that an engine starts waited there until now, which is not time that it ran.
+        # A run started by an engine has waited there until now, which does not count as run time.
         began = now if status.started_at is None else status.started_at
         running = move(status, Phase.RUNNING, reason, now, refusals=refusals, started_at=began, avoids=())
         return change_to(workload, running)
@@ -208,7 +208,7 @@ def _watch(
 
 
 def _after_probe(workload: Workload, live: tuple[Pod, ...], verdict: "Verdict", now: float) -> Change:
-    """Start a run anew with the next split that it tries, or with the one that it keeps; no failure is counted."""
+    """Restart a run with the next split to try, or with the chosen one; no failure is counted."""
     status = workload.status
     if verdict.failure is not None:
         counts = {"program_failures": status.program_failures, "disruptions": status.disruptions}
@@ -226,12 +226,12 @@ def _after_probe(workload: Workload, live: tuple[Pod, ...], verdict: "Verdict", 
 
 
 def _began(pods: tuple[Pod, ...], now: float) -> float:
-    """Return when the first pod of a gang started that was never seen running."""
+    """Return the start of the first pod of a gang that was never seen running."""
     return min((pod.started_at for pod in pods if pod.started_at is not None), default=now)
 
 
 def _warn(workload: Workload, snapshot: Snapshot, now: float) -> Change | None:
-    """Keep what is wrong though it runs; an event tells of that, but for saves that fail, each of which has its own."""
+    """Record the warning of a running run; with an event, except for failed saves, which have their own."""
     status = checkpoints.warned(workload, now, otherwise=idleness.reason(workload, snapshot.nodes))
     if status is None:
         return None
@@ -241,7 +241,7 @@ def _warn(workload: Workload, snapshot: Snapshot, now: float) -> Change | None:
 
 
 def _tell_delay(workload: Workload, own: tuple[Pod, ...], now: float) -> Change | None:
-    """Say why a gang does not start while that is still tried; once, as the words change from try to try."""
+    """Report why a gang does not start yet; once, since the message changes from try to try."""
     delayed = next((pod for pod in own if pod.message is not None and pod.started_at is None), None)
     if workload.spec.engine is not None and delayed is not None:
         return tell_wait(workload, delayed)
@@ -260,7 +260,7 @@ def _tell_delay(workload: Workload, own: tuple[Pod, ...], now: float) -> Change 
 
 
 def _outcome(workload: Workload, now: float) -> tuple[Phase, Reason]:
-    """Return what a run comes to whose ranks have all ended well: docs/decisions/0016 says why not always Succeeded."""
+    """Return the phase and reason of a run whose ranks all succeeded; Failed in cases of docs/decisions/0016."""
     step = workload.progress.step if workload.progress is not None else None
     steps = "" if step is None else f" after {plural(step, 'step')}"
     status = workload.status
@@ -285,7 +285,7 @@ def after_failure(
     now: float,
     **changes: object,
 ) -> Change:
-    """Return the change of a gang that failed: it restarts or has failed for good, as a verdict says.
+    """Return the change of a failed gang: it restarts or has failed for good, by the verdict.
 
     Args:
         changes: Further fields of its status.
@@ -320,7 +320,7 @@ def after_failure(
 
 
 def _origin(progress: Progress) -> str:
-    """Say from where a run goes on."""
+    """Describe from where a run resumes."""
     disk, memory = progress.checkpoint_step, progress.memory_step
     if memory is not None and (disk is None or memory > disk):
         return f" from its checkpoint of step {memory} in memory"
@@ -328,7 +328,7 @@ def _origin(progress: Progress) -> str:
 
 
 def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: float) -> Change:
-    """Take back all of a gang of which a quota refused a pod, and wait for room in that quota."""
+    """Withdraw all pods of a gang after a quota refused one, and wait for room in that quota."""
     within = describe_duration(longest_wait_s(workload.spec))
     reason = replace(refused, remedy=f"It starts by itself once there is room, at most {within} later.")
     again = {"retry_at": retry_refused(workload, now), "refusals": workload.status.refusals + 1}
@@ -336,7 +336,7 @@ def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: f
 
 
 def _tell_hang(workload: Workload, pods: tuple[Pod, ...]) -> Change | None:
-    """Say who hung and where, once the pods of that start have ended; once."""
+    """Report which rank hung and where, once, after the pods of that attempt have ended."""
     status = workload.status
     said = _hang(workload, pods, status.attempt - 1) if status.reason.code is Code.STALLED else None
     if said is None or said in status.reason.message:
@@ -357,21 +357,21 @@ def _said_first(said: str, reason: Reason) -> Reason:
 
 
 def _teardown_s(workload: Workload, reason: Reason) -> float:
-    """The grace of those that are left of a gang: whoever is asked to stop meanwhile gets no more than its own."""
+    """Return the grace of the remaining pods of a gang, at most that of its spec unless stacks are taken."""
     if reason.code is Code.STALLED:
         return STACKS_GRACE_S
     return min(TEARDOWN_GRACE_S, workload.spec.grace_s)
 
 
 def _ran_s(workload: Workload) -> float:
-    """Return what it has run up to its newest checkpoint, from which it starts again."""
+    """Return its run time up to its newest checkpoint, from which it resumes."""
     status, progress = workload.status, workload.progress
     saved_at = None if progress is None else progress.checkpoint_at
     return status.ran_s if saved_at is None else ran_until(status, saved_at)
 
 
 def _is_placed_again(workload: Workload, pods: tuple[Pod, ...]) -> bool:
-    """Return whether the run, of which no pod lives any more, stopped only to change its size."""
+    """Return whether the run, without live pods, stopped only to change its size."""
     return workload.intent is Intent.RUN and is_resizing(workload.status) and not _all_ended_well(workload, pods)
 
 
@@ -381,7 +381,7 @@ def _all_ended_well(workload: Workload, pods: tuple[Pod, ...]) -> bool:
 
 
 def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
-    """No pod of a stopping workload lives any more."""
+    """Return the change of a stopping workload without live pods."""
     status = workload.status
     goes_on = status.next_phase in (Phase.PENDING, Phase.SUSPENDED)
     if workload.intent is Intent.DELETE and goes_on:
@@ -409,13 +409,13 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
 
 
 def _ended_well(pod: Pod) -> bool:
-    """Every rank ended with exit code 0 and none of them because of the stop notice."""
+    """Return whether every rank ended with exit code 0 and none because of the stop notice."""
     notice = pod.terminating_since
     return pod.phase is PodPhase.SUCCEEDED and (notice is None or all(exit_.at < notice for exit_ in pod.exits))
 
 
 def _keep_stopping(workload: Workload, live: tuple[Pod, ...]) -> Change | None:
-    """Every live pod has its stop notice, also one that was created since."""
+    """Return stop notices for live pods without one, including pods created since."""
     return terminate(workload, live, workload.spec.grace_s)
 
 

@@ -115,7 +115,7 @@ class Together:
         return replace(self, need=np.round(STEPS * np.array(chance)) / STEPS * _lasting(fleet))
 
     def value(self, nodes: Ints, idle: Ints, cpu_milli: Ints, memory_bytes: Ints) -> Floats:
-        """Return the value, in devices, of places on nodes (B) with these idle devices, free cores and memory (B each)."""
+        """Return the value, in devices, of places on nodes (B) by idle devices, free cores and memory (B each)."""
         room = self._room(idle, cpu_milli, memory_bytes)
         whole = np.floor(room)
         none = CLEARED**self.num_gpus

@@ -102,7 +102,7 @@ class _Gang:
     spots: list[Spot] = field(default_factory=list)
 
     def place(self, nodes: Ints, count: int, level: int) -> bool:
-        """Place so many pods on nodes that share all domains wider than ``level``; return whether all were placed."""
+        """Place so many pods on nodes that share all domains wider than ``level``; return whether all found a place."""
         while count:
             if level == len(self.domains):
                 return self._put(nodes, count)

@@ -1,4 +1,4 @@
-"""Finds the nodes eligible for a run regardless of capacity: by taints, price, and `kubernetes:` as kube-scheduler does.
+"""Finds nodes eligible for a run regardless of capacity: by taints, price, and `kubernetes:` as kube-scheduler does.
 
 GPU taints repel no run: they mark hardware, and placement decides by capacity alone. A node with a cloud's spot label
 counts as tainted with it, as some clouds do themselves. Preferences and a run's constraints on other pods are left to

@@ -1,1 +1,1 @@
-"""Chooses the whole set of runs that should hold GPUs, where any of them may be stopped for others."""
+"""Selects the whole set of runs that should hold GPUs, if any of them may be stopped for others."""

@@ -1,10 +1,10 @@
-"""Chooses who runs next so that nobody finishes later than with an equal share, and the cluster is done early.
+"""Orders jobs so that none finishes later than with an equal share, and the cluster finishes early.
 
-Finish-time fairness of a job (Themis, NSDI'20; Shockwave, NSDI'23): its completion time over what it would take on 1/N
-of the cluster. A job is due when that ratio would come to ``TARGET``. Three turns, each greedy, skipping what does not
-fit: those that would be late if they waited much longer; those whose own length decides when the last job ends, the
-longest first; the rest by shortest remaining service, which is good for the average. Promises never more devices than
-there are, nobody waiting while as many devices as it needs are idle, and that whoever is pressed most runs.
+Finish-time fairness of a job (Themis, NSDI'20; Shockwave, NSDI'23): its completion time over the time it would take on
+1/N of the cluster. A job is due when that ratio would reach ``TARGET``. There are three classes, each greedy, skipping
+what does not fit: jobs that would be late if they waited much longer; jobs whose own length determines the makespan,
+longest first; the rest by shortest remaining service, which is good for the average. Guarantees: never more devices
+than exist, no job waits while as many devices as it needs are idle, and the most pressed job runs.
 """
 
 from enum import IntEnum
@@ -15,7 +15,7 @@ from fairlead.policy.selection.jobs import Job
 # The ratio up to which Shockwave counts a job as treated fairly.
 TARGET = 1.05
 
-# A job is pressed when its slack is below this many times its remaining time: others will be pressed as well.
+# A job is pressed when its slack is below this many times its remaining time, since others will be pressed as well.
 PRESSED = 1.0
 
 # A job is long when it needs this many times the time in which all work could be done on all devices.
@@ -23,7 +23,7 @@ LONG = 1.0
 
 
 class Turn(IntEnum):
-    """The reasons for which a job comes when it comes, in this order."""
+    """The classes of jobs, in order."""
 
     PRESSED = 0
     LONG = 1
@@ -32,10 +32,10 @@ class Turn(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A job with what its fair share follows from: when it came and the seconds that it takes alone in all.
+    """A job with the inputs of its fair share: its arrival and its total seconds alone.
 
-    ``back_s`` is what stopping it now would throw it back: who holds devices keeps its place before one whose turn is
-    no further off than that.
+    ``back_s`` is the time it would lose if stopped now: a job that holds devices keeps its place before one whose turn
+    is no further away than that.
     """
 
     job: Job
@@ -45,25 +45,25 @@ class Claim:
 
 
 def slack_s(claim: Claim, now: float, contention: float) -> float:
-    """Seconds that the job may still wait and be done when it is due; negative when it will be late.
+    """Return the seconds that the job may still wait and finish when due; negative if it will be late.
 
-    One that holds devices would lose ``back_s`` of them at once.
+    A job that holds devices would lose ``back_s`` at once.
     """
     return due_s(claim, contention) - now - claim.job.remaining_s - claim.back_s
 
 
 def due_s(claim: Claim, contention: float) -> float:
-    """Return when its ratio comes to ``TARGET``."""
+    """Return when its ratio reaches ``TARGET``."""
     return claim.submitted_s + TARGET * max(1.0, contention / claim.job.weight) * claim.total_s
 
 
 def pressed_at(claim: Claim, contention: float) -> float:
-    """Return when it is pressed if it waits until then."""
+    """Return when it becomes pressed if it waits until then."""
     return due_s(claim, contention) - (1.0 + PRESSED) * claim.job.remaining_s
 
 
 def turn(claim: Claim, now: float, contention: float, drain_s: float) -> Turn:
-    """Return which turn is its; ``drain_s`` is the time in which all remaining work could be done on all devices."""
+    """Return its class; ``drain_s`` is the time in which all devices could finish all remaining work."""
     if slack_s(claim, now, contention) <= PRESSED * claim.job.remaining_s:
         return Turn.PRESSED
     if claim.job.remaining_s + claim.back_s >= LONG * drain_s:
@@ -72,7 +72,7 @@ def turn(claim: Claim, now: float, contention: float, drain_s: float) -> Turn:
 
 
 def rank(claim: Claim, now: float, contention: float, drain_s: float) -> tuple[Turn, float]:
-    """Sorts jobs: the first comes first."""
+    """Return the sort key of a job; the smallest comes first."""
     whose = turn(claim, now, contention, drain_s)
     remaining_s = max(claim.job.remaining_s, 1.0)
     if whose is Turn.PRESSED:

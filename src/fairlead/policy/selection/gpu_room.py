@@ -1,7 +1,7 @@
-"""Counts the GPUs that runs compete for: which nodes serve which of them, and how much of those is to be had.
+"""Counts the GPUs that runs compete for: which nodes serve which runs, and how many GPUs are available.
 
-Nodes that serve the same runs are one cell. Where all runs may go everywhere there is one cell, and a set of runs fits
-if it fits by number (``fairlead.policy.selection.knapsack``); whether it fits on the nodes is for placement.
+Nodes that serve the same runs are one cell. If all runs may go everywhere there is one cell, and a set of runs fits if
+it fits by number (``fairlead.policy.selection.knapsack``); placement decides whether it fits on the nodes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ class Homes:
         self.gpus = {node.name: {gpu.uuid: gpu for gpu in node.gpus} for node in self._nodes}
 
     def of(self, shape: Shape) -> frozenset[str]:
-        """Names of the nodes."""
+        """Return the names of the nodes."""
         if shape not in self._known:
             self._known[shape] = frozenset(
                 node.name
@@ -37,9 +37,9 @@ class Homes:
         return self._known[shape]
 
     def sharable(self, gang: GangSpec, shape: Shape, kind: str) -> Sharable:
-        """Return with whom a run on whole GPUs may share them.
+        """Return with which others a run on whole GPUs may share them.
 
-        So many have room beside each other as would, were every GPU of a node held by as many.
+        The number of runs side by side assumes that every GPU of a node is held by as many.
         """
         if shape not in self._beside:
             self._beside[shape] = self._room_beside(shape)
@@ -49,7 +49,7 @@ class Homes:
         )
 
     def _room_beside(self, shape: Shape) -> tuple[int, float]:
-        """Return how many have room beside each other, and the part of a device's memory that one says it needs."""
+        """Return how many have room beside each other, and the part of a device's memory that one declares to need."""
         homes = [node for node in self._nodes if node.name in self.of(shape)]
         slots = [(node, len(matching(node, shape)) // shape.num_gpus) for node in homes]
         most = [node.cpu_milli // (shape.cpu_milli * num) for node, num in slots if shape.cpu_milli]
@@ -62,7 +62,7 @@ class Homes:
         return max(1, min(most, default=MAX_MEMBERS)), needed / least if needed and least else 0.0
 
     def held(self, pods: Iterable[Pod]) -> list[tuple[str, int]]:
-        """Nodes and thousandths of devices that some pods hold; what several hold whole counts once."""
+        """Return nodes and thousandths of devices that some pods hold; a device held whole by several counts once."""
         whole = set[tuple[str, str]]()
         found = []
         for pod in pods:
@@ -75,7 +75,7 @@ class Homes:
         return found
 
     def held_milli(self, node: str, grant: Grant) -> int:
-        """Thousandths of devices that a grant holds of a node; 0 of one that takes no pods."""
+        """Return the thousandths of devices that a grant holds of a node; 0 if the node accepts no pods."""
         gpus = self.gpus.get(node)
         if gpus is None:
             return 0
@@ -85,26 +85,26 @@ class Homes:
 
 @kept
 def homes_of(nodes: tuple[Node, ...]) -> Homes:
-    """Those of these nodes."""
+    """Return the homes on these nodes."""
     return Homes(nodes)
 
 
 @dataclass(slots=True)
 class Cells:
-    """The devices to be had in each cell.
+    """The available devices in each cell.
 
     Attributes:
-        free_milli: Thousandths of devices, by which of the shapes the nodes serve.
+        free_milli: Thousandths of devices, by the indices of the sets that contain the nodes.
     """
 
     free_milli: dict[frozenset[int], int]
 
     @classmethod
     def of(cls, homes: Homes, sets: Sequence[frozenset[str]], held: Iterable[tuple[str, int]]) -> "Cells":
-        """The cells of so many different sets of nodes.
+        """Return the cells of some distinct sets of nodes.
 
         Args:
-            held: Nodes and thousandths of devices that are not to be had there.
+            held: Nodes and thousandths of devices that are not available.
         """
         left = dict(homes.gpu_milli)
         for node, milli in held:
@@ -118,7 +118,7 @@ class Cells:
         return cls(free)
 
     def take(self, index: int, milli: int) -> bool:
-        """Take so much for a run of that set of nodes, first where the fewest others may go; False where less is."""
+        """Allocate for a run of that set, first where the fewest others may go; return False if too little is left."""
         own = sorted((cell for cell in self.free_milli if index in cell), key=lambda cell: (len(cell), sorted(cell)))
         if sum(self.free_milli[cell] for cell in own) < milli:
             return False

@@ -1,14 +1,14 @@
-"""Lets jobs of one size share a number of slots: sets of as many devices as each of them needs.
+"""Groups jobs of one size on a number of slots: sets of as many devices as each of them needs.
 
-Seeks a great sum over members of worth (``worth``) x speed beside each other. While jobs of the size wait,
-groups are made one after the other, each the worthiest that the next jobs of each kind give. Once nobody of the size
-waits, further slots split groups where the sum gains most, until everybody is alone. To split before that, where it
-gains more than a further group, comes to a greater sum now and to longer waits: what is left to wait counts too little
+Maximises the sum over members of worth (``worth``) x speed beside each other. While jobs of the size wait, groups are
+made one after the other, each the most valuable that the next jobs of each kind give. Once no job of the size waits,
+further slots split groups where the sum gains most, until every job is alone. Splitting before that, where it gains
+more than a further group, gives a greater sum now and longer waits: remaining waiting counts too little
 (docs/decisions/0010-queue-order-and-sharing.md). Only jobs of one size share, as in Muri (SIGCOMM'22): a member that
-shared some of its devices would hold the others idle.
+shared some of its devices would leave the others idle.
 
-Promises: groups of at most ``MAX_MEMBERS`` jobs that all may share and are ``alike``, no more than have room beside
-each other, and whose needs of a device's memory, as far as they say them, it holds.
+Guarantees: groups of at most ``MAX_MEMBERS`` jobs that all may share and are ``alike``, no more than have room beside
+    each other, and whose declared needs of device memory fit.
 """
 
 import heapq
@@ -22,23 +22,23 @@ from fairlead.policy.selection.jobs import Job, Sharable, Speeds
 from fairlead.policy.selection.knapsack import Packing
 from fairlead.policy.selection.worth import worth
 
-# Candidates for a place in a group are the next jobs of at most so many kinds, the worthiest first.
+# Candidates for a group are the next jobs of at most this many kinds, the most valuable first.
 MAX_CANDIDATES = 12
 
-# A gain below this share of the sum is rounding.
+# A gain below this part of the sum is rounding.
 _LEAST_GAIN = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Makes packings of jobs that go beside each other as ``speeds`` says."""
+    """Makes packings of jobs that share with the given speeds."""
 
     speeds: Speeds
 
     def __call__(self, jobs: Sequence[Job], num_slots: int) -> list[Packing]:
-        """A packing for 1, 2, ... ``num_slots`` slots, of growing worth; fewer when there are fewer jobs than slots.
+        """Return a packing for 1, 2, ... ``num_slots`` slots, of growing worth; fewer if jobs are fewer than slots.
 
-        At most slots x MAX_CANDIDATES^2 x 3 groups are weighed, and each kind's jobs are sorted once.
+        At most slots x MAX_CANDIDATES^2 x 3 groups are evaluated, and each kind's jobs are sorted once.
         """
         weighing = _Weighing(self.speeds, jobs)
         made: list[_Draft] = []
@@ -63,18 +63,18 @@ class _Member:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Draft:
-    """A group in the making; members are in the order of their lines, which is that of their kinds."""
+    """An unfinished group; members are in the order of their lines, which is that of their kinds."""
 
     members: tuple[_Member, ...]
     worth: float
 
 
 class _Weighing:
-    """Weighs groups of the jobs of one size: those of one kind that share alike are a line, the worthiest last."""
+    """Evaluates groups of jobs of one size; those of one kind that share alike form a line, the most valuable last."""
 
     def __init__(self, speeds: Speeds, jobs: Sequence[Job]) -> None:
         by_kind: dict[Sharable, list[Job]] = defaultdict(list)
-        # One that does not share is a line of its own, after the others.
+        # A job that does not share is a line of its own, after the others.
         alone: list[Job] = []
         for job in jobs:
             (alone if job.sharable is None else by_kind[job.sharable]).append(job)
@@ -93,7 +93,7 @@ class _Weighing:
         self._known: dict[tuple[int, ...], tuple[float, ...]] = {}
 
     def densest_first(self) -> Iterator[_Draft]:
-        """Disjoint groups, each the worthiest that can be grown from one of the next jobs."""
+        """Yield disjoint groups, each the most valuable that can be grown from one of the next jobs."""
         left = {number: line for number, line in enumerate(self._lines) if line}
         grown: dict[int, _Draft] = {}
         while left:
@@ -103,7 +103,7 @@ class _Weighing:
                     grown[seed] = self._grow(seed, candidates)
             draft = grown[max(candidates, key=lambda number: grown[number].worth)]
             yield draft
-            # What is taken leaves the lines, and what was grown with it is grown again; the rest could only lose.
+            # Used jobs leave the lines, and groups grown with them are grown again; the others could only lose.
             used = [member.line for member in draft.members]
             for number in used:
                 left[number].pop()
@@ -114,7 +114,7 @@ class _Weighing:
             }
 
     def spread(self, made: Sequence[_Draft]) -> Iterator[tuple[_Draft, ...]]:
-        """The groups with one slot more each time: the member leaves its group whose leaving gains most."""
+        """Yield the groups with one more slot each time: the member whose leaving gains most leaves its group."""
         groups = list(made)
         splits = [self._best_split(draft) for draft in groups]
         while True:
@@ -130,7 +130,7 @@ class _Weighing:
             yield tuple(groups)
 
     def _grow(self, seed: int, candidates: Sequence[int]) -> _Draft:
-        """A group around the next job of a line: whoever adds most joins, while it adds."""
+        """Grow a group around the next job of a line: the job that adds most joins, while there is a gain."""
         first = self._lines[seed][-1]
         members: tuple[_Member, ...] = (first,)
         best, used = first.worth, [seed]
@@ -158,7 +158,7 @@ class _Weighing:
         return _Draft(members, best)
 
     def _worth(self, members: tuple[_Member, ...]) -> float:
-        """Return what a second of them on one slot is worth."""
+        """Return the worth of a second of them on one slot."""
         if len(members) == 1:
             return members[0].worth
         key = tuple([member.line for member in members])
@@ -171,7 +171,7 @@ class _Weighing:
         return total
 
     def _best_split(self, draft: _Draft) -> tuple[float, _Draft, _Draft] | None:
-        """The gain, the rest and the one that leaves; None for a job alone."""
+        """Return the gain, the rest and the leaving member of the best split; None for a job alone."""
         if len(draft.members) == 1:
             return None
         found = []
@@ -183,7 +183,7 @@ class _Weighing:
 
 
 def _with(members: tuple[_Member, ...], other: _Member) -> tuple[_Member, ...]:
-    """The members and one more, in order."""
+    """Return the members and one more, in order."""
     for place, member in enumerate(members):
         if other.line < member.line:
             return (*members[:place], other, *members[place:])

@@ -1,4 +1,4 @@
-"""The subjects of the queue's decisions: jobs that want devices, and groups of them that share the same ones.
+"""Defines the subjects of selection: jobs that request devices, and groups of them that share devices.
 
 No decision is made here.
 """
@@ -10,20 +10,20 @@ from fairlead.frozen import dataclass
 from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS
 
 Kind = Any
-"""Jobs of one kind slow others down alike, and are slowed down alike. Those of one queue can be sorted."""
+"""Jobs of one kind slow others down, and are slowed down, alike. Those of one queue are sortable."""
 
 Speeds = Callable[[tuple[Kind, ...]], tuple[float, ...]]
-"""Of a group's kinds, sorted: the speed of each member as a share of its speed alone."""
+"""Takes a group's kinds, sorted; returns the speed of each member as a share of its speed alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharable:
-    """The properties by which a job may share its devices with others.
+    """The properties that determine with which others a job may share its devices.
 
     Attributes:
         alike: Only jobs for which this is equal share.
-        most: So many of those have room for all but GPUs beside each other.
-        memory: The part of a device's memory that it says it needs; 0 when it does not say.
+        most: How many of them have room beside each other for everything but GPUs.
+        memory: The part of a device's memory that it declares to need; 0 if it declares none.
     """
 
     kind: Kind
@@ -34,18 +34,18 @@ class Sharable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A gang that wants devices: one that holds some now as well as one that waits."""
+    """A gang that requests devices, whether it holds some now or waits."""
 
     uid: str
     num_gpus: int
-    # Seconds that it still needs alone on its devices, as far as is known.
+    # Remaining seconds alone on its devices, as far as known.
     remaining_s: float
-    # Seconds for which it has held devices so far, and those that it would have needed alone for what it has done.
+    # Seconds for which it has held devices so far, and the seconds that the work done would have taken alone.
     attained_s: float = 0.0
     done_s: float = 0.0
-    # None of one that does not share.
+    # None for a job that does not share.
     sharable: Sharable | None = None
-    # Of its team: how many times as much a second of it is worth.
+    # The weight of its team: a factor of the worth of a second.
     weight: int = 1
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Jobs of one size that run together on the same devices; most often one alone."""
+    """Jobs of one size that run together on the same devices; usually one alone."""
 
     jobs: tuple[Job, ...]
 
@@ -64,5 +64,5 @@ class Group:
 
     @property
     def num_gpus(self) -> int:
-        """Devices that the group holds."""
+        """Return the number of devices that the group holds."""
         return self.jobs[0].num_gpus

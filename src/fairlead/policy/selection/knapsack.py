@@ -1,13 +1,13 @@
-"""Chooses which of the jobs that want devices hold them now, and with whom, when any may be preempted.
+"""Selects the jobs that hold devices now, and their groups, if any may be preempted.
 
-The chosen groups are those of the greatest worth (``worth``) that fit into the number of devices together. Where
-they go is for placement: they come largest first, so that sizes which divide each other and a node leave no fragments.
+The selected groups are those of the greatest worth (``worth``) that fit into the number of devices together. Placement
+is decided elsewhere: they come largest first, so that sizes that divide each other and a node leave no fragments.
 
-Promises: never more devices than there are; nobody waits while as many devices as it needs are idle; while everybody
-fits, nobody shares; of two jobs of one size and one profile the one with less remaining time never waits for the other.
-Promises no bound on how long a long job waits: like every order by remaining time it may starve under overload.
+Guarantees: never more devices than exist; no job waits while as many devices as it needs are idle; while all jobs fit,
+    none shares; of two jobs of one size and one profile, the one with less remaining time never waits for the other.
+    There is no bound on how long a long job waits: like every order by remaining time it may starve under overload.
 
-Knows nothing of quotas, priorities or prices: those decide who is in the queue.
+Quotas, priorities and prices are not considered: those decide which jobs are in the queue.
 """
 
 from collections import defaultdict
@@ -21,25 +21,25 @@ from fairlead.policy.selection.worth import worth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Jobs on as many slots as there are groups of members, and the sum of worth x speed that they come to."""
+    """Jobs on as many slots as there are groups of members, and their sum of worth x speed."""
 
     worth: float
     members: tuple[tuple[Job, ...], ...]
 
     def groups(self) -> tuple[Group, ...]:
-        """The members as values."""
+        """Return the members as groups."""
         return tuple(Group(jobs=jobs) for jobs in self.members)
 
 
 Packings = Callable[[Sequence[Job], int], list[Packing]]
-"""Of jobs of one size: a packing for 1, 2, ... so many slots."""
+"""Takes jobs of one size; returns a packing for 1, 2, ... slots."""
 
 
 def choose(queue: Sequence[Job], num_gpus: int, packings: Packings | None = None) -> tuple[Group, ...]:
-    """Groups that should run from now on, largest first; the order of ``queue`` decides only ties.
+    """Return the groups that should run from now on, largest first; the order of ``queue`` only breaks ties.
 
     Exact for the worths of each size's packings (a knapsack over sizes): num_gpus^2 x sum over sizes of 1 / size steps,
-    and those of ``packings``.
+    and the cost of ``packings``.
     """
     fitting = [job for job in queue if job.num_gpus <= num_gpus]
     if sum(job.num_gpus for job in fitting) <= num_gpus:
@@ -54,7 +54,7 @@ def choose(queue: Sequence[Job], num_gpus: int, packings: Packings | None = None
 
 
 def alone(jobs: Sequence[Job], num_slots: int) -> list[Packing]:
-    """For each number of slots, the worthiest jobs, nobody sharing."""
+    """Return for each number of slots the most valuable jobs without sharing."""
     worths = [worth(job) for job in jobs]
     first = sorted(range(len(jobs)), key=worths.__getitem__, reverse=True)[:num_slots]
     members = tuple((jobs[index],) for index in first)
@@ -63,7 +63,7 @@ def alone(jobs: Sequence[Job], num_slots: int) -> list[Packing]:
 
 
 def _fill(offers: dict[int, list[Packing]], num_gpus: int) -> list[Packing]:
-    """One packing of each size, or none, that together are worth most and fit."""
+    """Return one packing of each size, or none, that fit together with the greatest worth."""
     best = [0.0] * (num_gpus + 1)
     taken: list[tuple[Packing, ...]] = [()] * (num_gpus + 1)
     for size, packs in offers.items():

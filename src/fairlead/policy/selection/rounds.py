@@ -1,15 +1,14 @@
-"""Has runs share GPUs in rounds: who is beside whom, and where, is chosen for everybody at once, and then stands.
+"""Shares GPUs in rounds: neighbours and places of all runs are chosen at once, and then stay for the round.
 
 As in Gavel (OSDI 2020) and Muri (SIGCOMM 2022). Once the last round is ``ROUND_S`` old and something has happened, the
-next is chosen. It gives every run that should hold GPUs its place, devices and all, and names those that have to leave:
-those that go elsewhere, and those that are in the way. All leave at once, and each starts in its place as soon as
-nobody else is left there. Between rounds nobody is stopped for a choice; what is idle, and nobody's place, goes to
-whoever fits. So no choice is made twice at one instant, whatever the last one led to, and swaps of several groups need
-no proof (docs/decisions/0079-runs-share-gpus-in-rounds.md).
+next is chosen. It assigns a place, including devices, to every run that should hold GPUs, and lists the runs that have
+to leave: those that move elsewhere, and those in the way. All leave at once, and each starts in its place as soon as no
+other run is left there. Between rounds no run is stopped for a choice; idle capacity that is no run's place goes to any
+run that fits. So no choice is made twice at one instant, and swaps of several groups need no proof
+(docs/decisions/0079-runs-share-gpus-in-rounds.md).
 
-What a round decided is kept with the runs that it sent somewhere (``Status.assigned``); the latest of any of them is
-the last round. A place that a run does not come by, since its node left or the plan was carried out in part, is given
-up with the next round.
+The assignments of a round are kept with the runs (``Status.assigned``); the latest of any run is the last round. A
+place that a run does not get, because its node left or the plan was applied in part, is given up with the next round.
 """
 
 import math
@@ -43,11 +42,11 @@ from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Assignment, Grant, Intent, Node, Phase, Pod, Reservation, Snapshot, Workload
 
 ROUND_S = 360.0
-# Where nothing has happened, time alone makes another choice better only slowly.
+# If nothing has happened, time alone improves the choice only slowly.
 QUIET_S = 10 * ROUND_S
-# For so long a choice is taken to stand, by which it has to make up for what restarts cost.
+# The time for which a choice is assumed to stand, in which it has to make up for the cost of restarts.
 STANDS_S = 1800.0
-# A round waits so long for a pass in which nothing else is decided of a run.
+# The time for which a round waits for a pass without other decisions on runs.
 PATIENCE_S = 60.0
 
 Device = tuple[str, str]
@@ -56,14 +55,14 @@ Seats = tuple[Reservation, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A choice.
+    """The choice of a round.
 
     Attributes:
-        at: When it was made.
-        assigned: Of runs that do not hold their places yet, those, by uid.
-        news: The same of a round that is made just now, by uid of everybody who has to be told.
-        leaving: Uids of those that have to leave their GPUs.
-        order: Uids of those that wait for GPUs, in the order in which they are looked at.
+        at: The time of the choice.
+        assigned: The assignments of runs that do not hold their places yet, by uid.
+        news: The assignments of a new round, by uid of every run to be notified.
+        leaving: Uids of runs that have to leave their GPUs.
+        order: Uids of runs that wait for GPUs, in the order in which they are considered.
     """
 
     at: float
@@ -76,7 +75,8 @@ class Round:
 def are_held(snapshot: Snapshot, waiting: Sequence[Workload], holders: Sequence[Workload]) -> bool:
     """Return whether GPUs are shared in rounds: by remaining work, as soon as one run allows it.
 
-    Only where all may go to the same nodes, and nobody asks for a part of a GPU; else a choice by number says nothing.
+    Only if all may go to the same nodes, and no run requests a part of a GPU; otherwise a choice by number is not
+    valid.
     """
     runs = [*waiting, *holders]
     if snapshot.rules.selection is not Selection.LEAST_WORK or not any(e.spec.resources.colocate for e in runs):
@@ -93,7 +93,7 @@ def are_held(snapshot: Snapshot, waiting: Sequence[Workload], holders: Sequence[
 
 
 def round_times(snapshot: Snapshot) -> Iterator[float]:
-    """Yield when the next round is to be chosen, where runs share."""
+    """Yield when the next round is due, if runs share."""
     going = [each for each in snapshot.workloads if not each.status.phase.is_final]
     if any(each.spec.resources.colocate for each in going):
         last = last_round(going)
@@ -101,7 +101,7 @@ def round_times(snapshot: Snapshot) -> Iterator[float]:
 
 
 def last_round(workloads: Iterable[Workload]) -> float:
-    """Return when the last round was; minus infinity before the first."""
+    """Return the time of the last round; minus infinity before the first."""
     return max((each.status.assigned.at for each in workloads if each.status.assigned is not None), default=-math.inf)
 
 
@@ -117,12 +117,12 @@ def current(
     is_settled: bool,
     refused: Callable[[Workload], bool],
 ) -> Round:
-    """Return the round that holds now, which is made anew when the last is over.
+    """Return the current round, or a new one if the last is over.
 
     Args:
         waiting, holders, ledger, fixed: As for ``candidates_of``.
-        is_settled: Nothing else is decided of any run in this pass.
-        refused: Tells whether a run may not start whatever is free.
+        is_settled: Whether no other decision is made on any run in this pass.
+        refused: Returns whether a run may not start even with everything free.
     """
     now, last = standing.now, last_round((*waiting, *holders))
     due_at = last + (ROUND_S if _has_news(snapshot, waiting, holders, last) else QUIET_S)
@@ -147,7 +147,7 @@ def current(
 
 
 def _has_news(snapshot: Snapshot, waiting: Sequence[Workload], holders: Sequence[Workload], last: float) -> bool:
-    """Return whether runs have come, succeeded, lost their places or told of their pace since the last round."""
+    """Return whether runs have arrived, succeeded, lost their places or reported their pace since the last round."""
     if snapshot.completed and snapshot.completed[-1].at > last:
         return True
     return any(each.status.since > last or each.created_at > last for each in waiting) or any(
@@ -164,7 +164,7 @@ def _make(
     fixed: Set[str],
     slowdowns: Slowdowns,
 ) -> Round:
-    """Choose a round."""
+    """Choose a new round."""
     now, homes = standing.now, homes_of(tuple(snapshot.nodes))
     ordered = densest_first(found.everybody)
     num_gpus = num_gpus_of_one_cell(ordered, homes, held_of(found, homes))
@@ -194,7 +194,7 @@ def _make(
                 continue
             own = tuple(Reservation(node=seat.node, grant=grant_of(each.shape, seat.grant.gpu_uuids)) for seat in seats)
             news[uid] = Assignment(at=now, seats=own, beside=tuple(o.job.uid for o in group if o is not each))
-    # Whoever has no place stays where it is, if that is nobody's.
+    # A run without a place stays where it is, if that is not assigned to another.
     rest = [*(each.job.uid for each in ordered if each.holds), *(each.uid for each in scavengers)]
     for uid in rest:
         if uid in after:
@@ -228,9 +228,9 @@ def _not_worth_it(
     news: Mapping[str, Assignment],
     slowdowns: Slowdowns,
 ) -> set[str]:
-    """Return those that are left as they are, since what is gained does not make up for the restarts.
+    """Return the runs that stay as they are because the gain does not make up for the restarts.
 
-    Runs that come to, or leave, the same devices are looked at together, for neither goes without the other.
+    Runs that enter or leave the same devices are evaluated together, because they depend on each other.
     """
     ties = _Ties()
     for seats in (where, after):
@@ -256,7 +256,7 @@ def _not_worth_it(
 
 
 def _total_worth(seats: Mapping[str, Seats], by_uid: Mapping[str, Candidate], slowdowns: Slowdowns) -> float:
-    """Return what a second of these runs is worth, each as fast as it goes beside those on its devices."""
+    """Return the worth of a second of these runs, each at its speed beside the others on its devices."""
     on: dict[frozenset[Device], list[Candidate]] = defaultdict(list)
     for uid, own in seats.items():
         if uid in by_uid:
@@ -270,7 +270,7 @@ def _total_worth(seats: Mapping[str, Seats], by_uid: Mapping[str, Candidate], sl
 
 
 class _Ties:
-    """Sets of runs and devices that belong together: a forest of disjoint sets (Tarjan, J. ACM 1975)."""
+    """Sets of connected runs and devices: a disjoint-set forest (Tarjan, J. ACM 1975)."""
 
     def __init__(self) -> None:
         self._above: dict[object, object] = {}
@@ -303,9 +303,9 @@ def _devices(seats: Iterable[Reservation]) -> frozenset[Device]:
 
 
 def _keep_together(groups: list[list[Candidate]], where: Mapping[str, Seats]) -> None:
-    """Swap runs that share alike between groups, so that as many as can stay where they are.
+    """Swap equally sharing runs between groups, so that as many as possible stay where they are.
 
-    Such runs slow others down alike, and the groups were made of the worthiest first, so little is lost by it.
+    Such runs slow others down alike, and the groups were made in order of worth, so little is lost.
     """
     counts: defaultdict[tuple[frozenset[Device], int], int] = defaultdict(int)
     for number, group in enumerate(groups):
@@ -341,7 +341,7 @@ def _most_together(group: Sequence[Candidate], where: Mapping[str, Seats]) -> in
 
 
 class _Room:
-    """The room for a round: all but what is held by those that are not up for choice."""
+    """The capacity for a round: everything except what fixed runs hold."""
 
     def __init__(self, nodes: Sequence[Node], kept: Iterable[Pod], where: Mapping[str, Seats]) -> None:
         self._nodes = {node.name: node for node in nodes if takes_pods(node)}
@@ -352,14 +352,14 @@ class _Room:
         for pod in kept:
             if pod.node in self._nodes:
                 self._take(pod.node, pod.grant)
-        # How many are on each device now: where few are, few have to leave.
+        # The number of runs on each device now: where few are, few have to leave.
         self._there: dict[Device, int] = defaultdict(int)
         for seats in where.values():
             for device in _devices(seats):
                 self._there[device] += 1
 
     def place(self, group: Sequence[Candidate], where: Mapping[str, Seats]) -> Seats | None:
-        """Take the devices for a group, those first on which most of it are; None where no room is left."""
+        """Allocate devices for a group, preferring those on which most of it runs; return None if no room is left."""
         shape, num = group[0].shape, len(group)
         at: dict[frozenset[Device], list[str]] = defaultdict(list)
         for each in group:
@@ -374,7 +374,7 @@ class _Room:
         return self._find(shape, group[0].workload.spec.nodes, num)
 
     def keep(self, seats: Seats) -> bool:
-        """Take the place of a run as it is; False where it is another's."""
+        """Allocate a run's present place; return False if it is taken."""
         if not self._fits([(seat.node, seat.grant, 1) for seat in seats]):
             return False
         for seat in seats:
@@ -446,10 +446,10 @@ class _Room:
 
 @dataclass(slots=True)
 class Openings:
-    """The places of a round that are not taken yet, which are kept from others in one pass.
+    """The places of a round that are not taken yet, reserved during one pass.
 
     Attributes:
-        seats: By uid of those that wait for them.
+        seats: By uid of the waiting runs.
     """
 
     seats: dict[str, Seats] = field(default_factory=dict)
@@ -498,7 +498,7 @@ class Openings:
         return [seat.node for seat in self.seats[uid]]
 
     def take(self, uid: str) -> tuple[Placement, ...] | None:
-        """Start a run in its place; None while others are there, or where cores or memory are short."""
+        """Start a run in its place; return None while others are there, or if cores or memory are short."""
         seats, free = self.seats[uid], self._free
         assert free is not None
         for device in _devices(seats):

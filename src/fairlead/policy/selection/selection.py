@@ -1,17 +1,17 @@
-"""Chooses which runs should hold the GPUs from now on, of those that do and those that wait, whoever may be stopped.
+"""Selects the runs that should hold GPUs from now on, among running and pending ones, if any may be stopped.
 
-The choice is advice to the pass of the queue (``fairlead.policy.queue.scheduling``), which places and stops: those that
-are chosen are looked at first, the widest first, and whoever is not gives way to them where room is short. Whoever else
-waits takes what is left, so nothing that fits is kept idle. So a choice that cannot be placed costs nobody but the
-chosen.
+The selection is advice to the pass of the queue (``fairlead.policy.queue.scheduling``), which places and stops:
+selected runs are considered first, the widest first, and others yield to them where room is short. Other pending runs
+take what is left, so nothing that fits is kept idle. So a selection that cannot be placed affects only the selected
+runs.
 
-Not up for choice are runs without GPUs, scavengers, what lies within a team's guarantee, and whoever must not be
-stopped: it starts or leaves just now, or has never saved a checkpoint and was stopped once. What they hold is not to be
-had; what scavengers hold, and those that leave, is.
+Excluded from the selection are runs without GPUs, scavengers, runs within a team's guarantee, and runs that must not be
+stopped: those that are starting or leaving, or that never saved a checkpoint and were stopped once. What they hold is
+not available; what scavengers and leaving runs hold is.
 
-Waiting and ``priority`` count as in the order of shortest first (``fairlead.policy.queue.queue_score``): they are taken
-off what is left to do, so nobody starves. A team's ``weight`` multiplies what its runs are worth. What stopping a run
-would throw it back counts as not left of it, so two whose turns are close do not replace each other.
+Waiting and ``priority`` count as in the shortest-first order (``fairlead.policy.queue.queue_score``): they are
+subtracted from the remaining work, so no run starves. A team's ``weight`` multiplies the worth of its runs. The time
+that a run would lose when stopped is subtracted as well, so two runs with close scores do not replace each other.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -38,19 +38,19 @@ from fairlead.specs.team import Quota
 from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
 
-# The knapsack takes the square of the number of GPUs; with more of them a walk down the order loses little.
+# The knapsack is quadratic in the number of GPUs; with more of them a greedy walk down the order loses little.
 MOST_GPUS = 256
-# Between looks at an order that changes while time passes.
+# The interval for re-evaluating an order that changes over time.
 ROUND_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A run that is up for choice.
+    """A run that takes part in the selection.
 
     Attributes:
-        job: With what is left of it, less what priority, waiting and a restart are worth, as its remaining time.
-        gpu_milli: What it asks for, or holds, in all: thousandths of devices.
+        job: Its remaining time is the remaining work less credits for priority, waiting and a restart.
+        gpu_milli: Its total request, or holding, in thousandths of devices.
     """
 
     workload: Workload
@@ -62,12 +62,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """The choice.
+    """The selection.
 
     Attributes:
-        chosen: Uids of those that should hold GPUs.
-        order: Uids of those that wait, in the order in which they are looked at.
-        giving_way: Uids of those that hold GPUs and were not chosen, those first that are the first to be stopped.
+        chosen: Uids of runs that should hold GPUs.
+        order: Uids of pending runs, in the order in which they are considered.
+        giving_way: Uids of runs that hold GPUs and were not selected, in the order in which they are stopped.
     """
 
     chosen: frozenset[str]
@@ -77,14 +77,14 @@ class Selected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """All that are up for choice.
+    """All runs that take part in the selection.
 
     Attributes:
-        held: Those that hold GPUs.
-        leaving: Those that make room for others just now, as if they waited already.
-        wanting: Those that wait.
-        everybody: All of them, as far as their teams' quotas go.
-        kept: Pods of all that hold what is not to be had.
+        held: Runs that hold GPUs.
+        leaving: Runs that are making room for others, treated as pending already.
+        wanting: Pending runs.
+        everybody: All of them, as far as their teams' quotas allow.
+        kept: Pods of all runs whose holdings are not available.
     """
 
     held: tuple[Candidate, ...]
@@ -104,13 +104,13 @@ def candidates_of(
     fixed: Set[str],
     slowdowns: Slowdowns = NOTHING_KNOWN,
 ) -> Candidates:
-    """Return who is up for choice.
+    """Return the runs that take part in the selection.
 
     Args:
-        waiting: Those that wait and are owed nothing.
-        ledger: What is held now.
-        fixed: Uids of those that hold something and are not to be stopped, and those that are owed room.
-        slowdowns: The costs of sharing, as far as they are known; whose cost is not does not share.
+        waiting: Pending runs that are owed nothing.
+        ledger: The current holdings.
+        fixed: Uids of holders that are not to be stopped, and of runs that are owed room.
+        slowdowns: The known costs of sharing; runs with unknown cost do not share.
     """
     whole, now = standing.whole, standing.now
     doors, homes = doors_of(tuple(snapshot.nodes)), homes_of(tuple(snapshot.nodes))
@@ -133,7 +133,8 @@ def candidates_of(
 
     held = tuple(candidate(each, True) for each in holders if each.uid not in fixed and _may_stop(each, pods[each.uid]))
     wanting = tuple(candidate(each, False) for each in waiting if wants_gpus(each))
-    # Who leaves for others is chosen or not as if it waited already, or the choice would change while it leaves.
+    # A run leaving for others is selected or not as if it were pending already; otherwise the selection would change
+    # meanwhile.
     leaving = tuple(candidate(each, False) for each in holders if each.uid not in fixed and _makes_room(each))
     ours = {each.workload.uid for each in held}
     gone = {each.uid for each in holders if is_scavenger(each.spec) or each.status.phase is Phase.STOPPING}
@@ -147,7 +148,7 @@ def candidates_of(
 
 
 def select(snapshot: Snapshot, found: Candidates, pods: Mapping[str, Sequence[Pod]], standing: Standing) -> Selected:
-    """Return the choice of the snapshot's rules, of those that are up for it."""
+    """Return the selection by the snapshot's rules."""
     whole, now = standing.whole, standing.now
     homes = homes_of(tuple(snapshot.nodes))
 
@@ -180,29 +181,29 @@ def select(snapshot: Snapshot, found: Candidates, pods: Mapping[str, Sequence[Po
 
 
 def may_share(gang: GangSpec, slowdowns: Slowdowns) -> bool:
-    """Return whether a run may be beside others on its GPUs, as far as it says so and it is known what that costs."""
+    """Return whether a run may share its GPUs: it allows it and the cost is known."""
     return gang.resources.colocate and slowdowns.knows(pace_kind(gang))
 
 
 def held_of(found: Candidates, homes: Homes) -> list[tuple[str, int]]:
-    """Return nodes and thousandths of devices that are not to be had."""
+    """Return nodes and thousandths of devices that are not available."""
     return homes.held(pod for pod in found.kept if pod.grant.gpu_uuids)
 
 
 def wants_gpus(workload: Workload) -> bool:
-    """Return whether a run is one of those among which GPUs are chosen by."""
+    """Return whether a run takes part in the selection for GPUs."""
     return workload.spec.resources.gpu is not None and not is_scavenger(workload.spec)
 
 
 def densest_first(everybody: Iterable[Candidate]) -> list[Candidate]:
-    """All by worth for each GPU."""
+    """Return all candidates by worth per GPU."""
     return sorted(everybody, key=_densest)
 
 
 def num_gpus_of_one_cell(everybody: Sequence[Candidate], homes: Homes, kept: Iterable[tuple[str, int]]) -> int | None:
-    """Return how many GPUs there are to be had where all of some runs may go everywhere; None where they may not.
+    """Return the number of available GPUs if all runs may go everywhere; None if they may not.
 
-    None as well where there are so many that a knapsack takes too long, or parts of GPUs among what is asked for.
+    Also None if there are too many for a knapsack, or parts of GPUs are requested.
     """
     sets, cells = _cells(everybody, homes, kept)
     num_gpus = sum(cells.free_milli.values()) // WHOLE_GPU
@@ -216,9 +217,9 @@ def _makes_room(workload: Workload) -> bool:
 
 
 def turn_times(snapshot: Snapshot, now: float) -> Iterator[float]:
-    """Yield when time alone may change who has the first turn by finish times: some that waits becomes pressed.
+    """Yield when time alone may change the first turn by finish times: when a pending run becomes pressed.
 
-    While one that is pressed waits, the order among those that are is looked at anew every ``ROUND_S``.
+    While a pressed run waits, the order of pressed runs is re-evaluated every ``ROUND_S``.
     """
     waiting = [each for each in snapshot.workloads if each.status.phase is Phase.PENDING and each.intent is Intent.RUN]
     if not waiting:
@@ -244,10 +245,10 @@ def _may_stop(workload: Workload, pods: Iterable[Pod]) -> bool:
 
 
 def _claim_of(workload: Workload, standing: Standing, weight: int, live: Sequence[Pod]) -> Claim:
-    """Return what is left of it, and what stopping it now would throw it back, by its pods that live.
+    """Return its remaining work, and the time it would lose when stopped now, by its live pods.
 
-    An elastic gang counts at its smallest size whether it holds more or waits: were it nearer its end because it holds
-    more, two of them would take each other's turn as soon as they had it.
+    An elastic gang counts at its smallest size whether it holds more or waits: otherwise two of them would alternate,
+    each nearer its end while it holds more.
     """
     milli = asked(workload.spec, standing.whole).gpu_milli
     left_s = _left_s(workload, standing, milli)
@@ -264,12 +265,12 @@ def _num_gpus(milli: int) -> int:
 
 
 def _left_s(workload: Workload, standing: Standing, milli: int) -> float:
-    """Return what is left of it, in seconds on the devices that it asks for."""
+    """Return its remaining seconds on the devices that it requests."""
     return max(LEAST_REMAINING_S, standing.work_s(workload) * (standing.whole.gpu_milli / milli if milli else 1.0))
 
 
 def _competes(workload: Workload) -> bool:
-    """Return whether it has or wants GPUs of its own right."""
+    """Return whether it has or requests GPUs in its own right."""
     return (
         workload.spec.resources.gpu is not None
         and not is_scavenger(workload.spec)
@@ -283,15 +284,15 @@ def _weight(workload: Workload, snapshot: Snapshot) -> int:
 
 
 def _contention(everybody: Iterable[Workload], snapshot: Snapshot, gpu_milli: int) -> float:
-    """Return how many share one GPU, each as many times as its team weighs."""
+    """Return how many runs share one GPU, weighted by team."""
     return sum(_weight(each, snapshot) for each in everybody) * WHOLE_GPU / max(WHOLE_GPU, gpu_milli)
 
 
 def _credit_s(workload: Workload, now: float) -> float:
-    """Return what priority and waiting are worth, in seconds of the whole cluster.
+    """Return the credit for priority and waiting, in seconds of the whole cluster.
 
-    Waiting counts in whole points, as a start keeps it: were the rest lost with the start, whoever started would go
-    behind others that have waited as long, and on a large cluster be stopped for them at once.
+    Waiting counts in whole points, as a start keeps it: if a start lost the fraction, a started run would fall behind
+    others that have waited as long, and on a large cluster be stopped for them at once.
     """
     return AGEING_S * (workload.spec.priority + raised(workload, now)) / PATIENCE
 
@@ -301,7 +302,7 @@ def _live(pods: Iterable[Pod]) -> list[Pod]:
 
 
 def _within_quota(wanting: Iterable[Candidate], ledger: Ledger) -> list[Candidate]:
-    """Those that may start as far as their teams' quotas go, the worthiest of each team first."""
+    """Return the runs that may start within their teams' quotas, the most valuable of each team first."""
     if not any(team.quota != Quota() for team in ledger.teams.values()):
         return list(wanting)
     ledger, within = ledger.copy(), list[Candidate]()
@@ -315,7 +316,7 @@ def _within_quota(wanting: Iterable[Candidate], ledger: Ledger) -> list[Candidat
 def _worthiest(
     everybody: Sequence[Candidate], homes: Homes, kept: Sequence[tuple[str, int]]
 ) -> tuple[list[Candidate], set[str]]:
-    """All by worth for each GPU, and the uids of those that are chosen."""
+    """Return all by worth per GPU, and the uids of the selected ones."""
     ordered = sorted(everybody, key=_densest)
     num_gpus = num_gpus_of_one_cell(ordered, homes, kept)
     if num_gpus is not None:
@@ -334,7 +335,7 @@ def _fairly(
     drain_s: float,
     now: float,
 ) -> tuple[list[Candidate], set[str]]:
-    """All in the order of fair finish times, and the uids of those that are chosen."""
+    """Return all in the order of fair finish times, and the uids of the selected ones."""
     ordered = sorted(
         everybody, key=lambda each: (rank(claim(each), now, contention, drain_s), not each.holds, each.job.uid)
     )
@@ -350,7 +351,7 @@ def _cells(
 
 
 def _walk(ordered: Iterable[Candidate], homes: Homes, sets: Sequence[frozenset[str]], cells: Cells) -> set[str]:
-    """Uids of those that find room in this order, skipping those that do not."""
+    """Return the uids of runs that find room in this order, skipping those that do not."""
     numbers = {names: number for number, names in enumerate(sets)}
     return {each.job.uid for each in ordered if cells.take(numbers[homes.of(each.shape)], each.gpu_milli)}
 

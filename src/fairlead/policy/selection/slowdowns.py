@@ -1,11 +1,10 @@
-"""Learns from what runs report of themselves how fast they go beside others on the same GPUs, and foretells it.
+"""Learns from reports of runs how fast they go beside others on the same GPUs, and predicts it.
 
-A run's speed is its rate beside the others over the rate of its kind alone; so nothing is said of one whose kind was
-never seen alone. Runs of one kind are of one team and name, but for the name's last number, and of one size. Of a
-company that nobody has seen yet the best is assumed that is still possible: that it is no slower than the slowest part
-of it that was seen, nor slower than runs whose stages fill each other's gaps. So what is not known is tried, and then
-it is known. Of those Muri (SIGCOMM'22) measured that two take 1.33 / 1.015 times as long as the ideal schedule says
-(``INTERFERENCE``); each further one is taken to cost as much again.
+A run's speed is its rate beside the others over the rate of its kind alone; so it is unknown for kinds never seen
+alone. Runs of one kind have the same team, name (without its trailing number) and size. For an unseen company the best
+still possible speed is assumed: no slower than the slowest seen part of it, nor slower than runs whose stages fill each
+other's gaps. So unknown companies are tried, and then known. For those Muri (SIGCOMM'22) measured that two take 1.33 /
+1.015 times as long as the ideal schedule (``INTERFERENCE``); each further one is assumed to cost as much again.
 """
 
 from collections import defaultdict
@@ -23,18 +22,18 @@ from fairlead.state.snapshot import Completed, Pace, Phase, Pod, Snapshot, Statu
 
 Kinds = tuple[str, ...]
 
-# What each further member adds to the time that an iteration takes alone, where nothing is known.
+# The time that each further member adds to an iteration, relative to it alone, if unknown.
 PRIOR = INTERFERENCE[2] - 1.0
-# From when on a rate counts that is reported beside new neighbours: programs report a mean over some time.
+# The age from which a rate beside new neighbours counts: programs report a mean over some time.
 SETTLE_S = 60.0
-# It is looked for so long after they came together, for programs report at the end of a step.
+# The time after which a rate is expected, because programs report at the end of a step.
 LOOK_S = 300.0
-# Of a run so many companies are kept, the newest.
+# The number of companies kept per run, the newest.
 MOST_PACES = 16
 
 
 class Slowdowns:
-    """The knowledge of rates: the mean of what was seen, for each kind and company."""
+    """Known rates: the mean of observations for each kind and company."""
 
     def __init__(self, paces: Iterable[Pace]) -> None:
         found: dict[tuple[str, Kinds], list[float]] = defaultdict(list)
@@ -65,7 +64,7 @@ class Slowdowns:
         return self._speed(kind, beside)
 
     def is_measured(self, kind: str, beside: Kinds) -> bool:
-        """Return whether such a run has reported how fast it goes in this company."""
+        """Return whether such a run has reported its speed in this company."""
         return (kind, beside) in self._seen or (not beside and kind in self._alone)
 
     def _foretell(self, kind: str, beside: Kinds) -> float:
@@ -81,12 +80,12 @@ NOTHING_KNOWN = Slowdowns(())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Company:
-    """The others on the GPUs of a run, and what they cost it.
+    """The others on the GPUs of a run, and their effect on it.
 
     Attributes:
-        beside: Names of those others.
-        speed: Its own, as a share of its speed alone; None where runs of its kind never reported that.
-        is_measured: Runs of its kind have reported it in such company; else it is what is expected.
+        beside: Names of the others.
+        speed: Its speed as a share of its speed alone; None if runs of its kind never reported that.
+        is_measured: Whether runs of its kind have reported it in such company; otherwise it is predicted.
     """
 
     beside: tuple[str, ...]
@@ -95,7 +94,7 @@ class Company:
 
 
 def company_of(workload: Workload, snapshot: Snapshot) -> Company | None:
-    """Return who shares the GPUs of a run that allows it and holds some; None of any other."""
+    """Return which runs share the GPUs of a run that allows it and holds some; None for any other."""
     if not is_colocated(workload):
         return None
     pods: dict[str, list[Pod]] = defaultdict(list)
@@ -112,7 +111,7 @@ def company_of(workload: Workload, snapshot: Snapshot) -> Company | None:
 
 
 def slowdowns_of(workloads: Iterable[Workload], completed: tuple[Completed, ...]) -> Slowdowns:
-    """Return what these runs tell."""
+    """Return the slowdowns known from these runs."""
     live = tuple(pace for workload in workloads for pace in workload.status.paces)
     return _slowdowns((_paces_of(completed), live))
 
@@ -134,7 +133,7 @@ def pace_kind(spec: GangSpec) -> str:
 
 
 def observe(workload: Workload, others: Iterable[Workload], now: float) -> Status:
-    """Return its status with whom it runs beside and, once that has settled, how fast; the same one without news."""
+    """Return its status with its neighbours and, once settled, its speed; unchanged without news."""
     status, progress = workload.status, workload.progress
     kind, beside = pace_kind(workload.spec), tuple(sorted(pace_kind(each.spec) for each in others))
     last = status.paces[-1] if status.paces else None
@@ -148,9 +147,9 @@ def observe(workload: Workload, others: Iterable[Workload], now: float) -> Statu
 
 
 def settles_at(workload: Workload, now: float) -> float | None:
-    """Return when to look next whether a run goes well beside its present neighbours; None where that is known.
+    """Return when to check next how fast a run goes beside its present neighbours; None if that is known.
 
-    A slow one reports late: each look is twice as far off as the one before.
+    A slow one reports late: the delay doubles with each check.
     """
     paces = workload.status.paces
     if not paces or paces[-1].rate is not None:
@@ -162,7 +161,7 @@ def settles_at(workload: Workload, now: float) -> float | None:
 
 
 def companies(running: Sequence[Workload], pods: Mapping[str, Sequence[Pod]]) -> dict[str, list[Workload]]:
-    """Return, by uid, those of some runs that share a device with it."""
+    """Return, by uid, the runs that share a device with each run."""
     on_device: dict[tuple[str, str], list[Workload]] = defaultdict(list)
     devices: dict[str, list[tuple[str, str]]] = {}
     for workload in running:

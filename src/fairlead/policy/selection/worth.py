@@ -1,10 +1,10 @@
-"""Measures what a second of a job's progress is worth to the queue: the one measure that order and sharing follow.
+"""Computes the worth of a second of a job's progress, the measure used for order and sharing.
 
-With d = 1 / (GPUs x remaining time), the density of shortest-service-first, a second of a job is worth GPUs x d^s. At
-s = 1 that is 1 / remaining time: the sum over those that run is the rate at which jobs complete, and nothing else
-counts. At s = 0 it is GPUs: only throughput counts, and short jobs get no preference. Per GPU the order is that of
-shortest service for every s; s only weighs a large gang against several small ones where not all of them fit, and, with
-sharing, how much a short job may be slowed to let more work pass.
+With d = 1 / (GPUs x remaining time), the density of shortest-service-first, a second of a job is worth GPUs x d^s. At s
+= 1 that is 1 / remaining time: the sum over running jobs is the completion rate, and nothing else counts. At s = 0 it
+is GPUs: only throughput counts, and short jobs get no preference. Per GPU the order is that of shortest service for
+every s; s only weighs a large gang against several small ones if not all of them fit, and, with sharing, how much a
+short job may be slowed to let more work pass.
 """
 
 from fairlead.policy.selection.jobs import Job
@@ -13,11 +13,11 @@ from fairlead.policy.selection.jobs import Job
 # (docs/decisions/0010-queue-order-and-sharing.md).
 SHARPNESS = 0.6
 
-# An estimate may say that nothing is left of a job that still runs.
+# An estimate may give no remaining time for a job that still runs.
 LEAST_REMAINING_S = 1.0
 
 
 def worth(job: Job) -> float:
-    """Worth of a second of the job at its full speed; always positive."""
+    """Return the worth of a second of the job at full speed; always positive."""
     work_gpu_s = job.num_gpus * max(job.remaining_s, LEAST_REMAINING_S)
     return float(job.weight * job.num_gpus * work_gpu_s**-SHARPNESS)
