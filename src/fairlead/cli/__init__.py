@@ -1,1 +1,1 @@
-"""The command line: parse, call one function, show."""
+"""The command line: parse arguments, call one function, print the result."""

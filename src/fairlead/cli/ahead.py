@@ -1,4 +1,4 @@
-"""Starts the local supervisor beside a command that is about to submit, as both take as long to begin."""
+"""Starts the local supervisor in parallel with a command that is about to submit, since both take as long to start."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ VARIABLES = ("FAIRLEAD_CLUSTER", "FAIRLEAD_CONTEXT", "FAIRLEAD_NAMESPACE")
 
 
 def will_submit_here(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Tell whether a command most likely submits to this machine; a wrong guess costs a process that soon leaves."""
+    """Return whether a command probably submits to this machine; a wrong guess costs a process that soon exits."""
     if arguments[:1] != ["run"] or any(environ.get(name) for name in VARIABLES):
         return False
     own = arguments[1 : arguments.index("--")] if "--" in arguments else arguments[1:]
@@ -18,9 +18,9 @@ def will_submit_here(arguments: Sequence[str], environ: Mapping[str, str]) -> bo
 
 
 def start_ahead(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Start a supervisor if the command line will need one and none runs; any trouble is left to be met and told.
+    """Start a supervisor if the command line will need one and none runs; leave errors to the command.
 
-    Where there is no state directory yet, none is made before the command has read its spec and found it right.
+    The state directory is not created here: a missing one is created after the command has validated its spec.
     """
     if not will_submit_here(arguments, environ):
         return

@@ -1,4 +1,4 @@
-"""Charts as SVG files that stand alone: curves and marks over one axis, told apart by colour and by dashes."""
+"""Draws charts as standalone SVG: curves and marks over one axis, distinguished by colour and dashes."""
 
 import html
 import math
@@ -8,14 +8,14 @@ from fairlead.frozen import dataclass
 
 WIDTH, HEIGHT, LEFT, RIGHT, FOOT, HEAD = 760, 420, 70, 20, 48, 36
 LINE_HEIGHT = 18
-# Told apart with any common colour blindness (Okabe and Ito, 2008).
+# Distinguishable with any common colour blindness (Okabe and Ito, 2008).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Places with a name, joined by a line or each with a mark."""
+    """A named series of points, joined by a line or each drawn as a mark."""
 
     name: str
     places: Sequence[tuple[float, float]]
@@ -24,14 +24,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """Describe what an axis shows, and whether in equal ratios; that needs positive numbers."""
+    """The name of an axis, and whether its scale is logarithmic, which requires positive numbers."""
 
     name: str
     is_log: bool = False
 
 
 def chart(title: str, curves: Sequence[Curve], x: Axis, y: Axis) -> str:
-    """A chart as one SVG document; one without any place says so."""
+    """Draw a chart as an SVG document; a chart without points has a note instead."""
     places = [place for curve in curves for place in curve.places]
     height = HEIGHT + LINE_HEIGHT * len(curves)
     content = [
@@ -72,7 +72,7 @@ def chart(title: str, curves: Sequence[Curve], x: Axis, y: Axis) -> str:
 
 
 class _Scale:
-    """From values to parts of an axis, and back."""
+    """A mapping between values and fractions of an axis."""
 
     def __init__(self, axis: Axis, values: Sequence[float]) -> None:
         self._is_log = axis.is_log and min(values) > 0

@@ -1,4 +1,4 @@
-"""Cloud or own, as people read it: each way to pay, the cheapest mix, when owning pays off, and a picture of that."""
+"""Formats the comparison of cloud and owned nodes: each way to pay, the cheapest mix, the break-even, and a chart."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from fairlead.traces.reading import read_trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Hours that each node was busy, the busiest first, in milliseconds of so many."""
+    """The busy time of each node, the busiest first, out of ``length_ms`` milliseconds."""
 
     name: str
     busy_ms: tuple[int, ...]
@@ -27,18 +27,18 @@ class Load:
 
 
 def load_of_machine(cluster: LocalCluster, since: float, until: float) -> Load:
-    """The load that this machine has recorded."""
+    """Return the recorded load of this machine."""
     spans = cluster.busy_spans(since=since, until=until)
     busy = []
     for node in sorted({node for node, _, _ in spans}):
-        # Many runs at one time keep it busy once.
+        # Concurrent runs count as one busy node.
         changes = load_of(((start, end, 1) for name, start, end in spans if name == node), size=len(spans))
         busy += level_times(changes)
     return _load("this machine", busy, round((until - since) * 1000))
 
 
 def load_of_trace(path: Path, gpus: int) -> Load:
-    """The load of a trace if each run starts at once, on nodes of so many GPUs."""
+    """Return the load of a trace if each run starts at once, on nodes with a number of GPUs."""
     spans = [
         (round(each.at_s * 1000), round((each.at_s + each.duration_s) * 1000), round(each.num_gpus * 1000))
         for each in read_trace(path)
@@ -52,7 +52,7 @@ def load_of_trace(path: Path, gpus: int) -> Load:
 def describe(
     load: Load, prices: dict[Payment, int], node: OwnedNode | None, most: dict[Payment, int], *, json_: bool
 ) -> str:
-    """All that follows from a load and prices, as text or as an object."""
+    """Format the comparison for a load and prices, as text or JSON."""
     mix = cheapest_mix(load.busy_ms, load.length_ms, prices, most=most)
     alone = {way: _alone(load, way, rate) for way, rate in prices.items()}
     evens = _evens(prices)
@@ -85,7 +85,7 @@ def describe(
 
 
 def draw(load: Load, prices: dict[Payment, int], most: dict[Payment, int], node: OwnedNode | None) -> str:
-    """Draw what a node costs by how busy it is in each way to pay, and the nodes of the cheapest mix, as SVG."""
+    """Draw the cost of a node by its busy share for each way to pay, and the nodes of the cheapest mix, as SVG."""
     hours = max(1, load.length_ms) / HOUR_MS
     curves = []
     for way in (way for way in Payment if way in prices):
@@ -119,7 +119,7 @@ def _load(name: str, busy: list[int], length_ms: int) -> Load:
 
 
 def _alone(load: Load, way: Payment, rate: int) -> int:
-    """Compute what the load costs if all nodes are paid for in one way."""
+    """Compute the cost of the load if all nodes are paid for in one way."""
     busy_ms = [load.length_ms] * len(load.busy_ms) if way.is_fixed else load.busy_ms
     return cheapest_mix(busy_ms, load.length_ms, {Payment.ON_DEMAND: rate}).microusd
 

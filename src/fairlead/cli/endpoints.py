@@ -1,4 +1,4 @@
-"""Endpoints as commands show them: where they are asked for, how much is asked, and that they are ready."""
+"""Formats endpoints for commands (address, demand, access), and waits until they are ready."""
 
 import re
 import time
@@ -17,19 +17,19 @@ from fairlead.text.quantities import plural
 
 LOOK_S = 0.2
 NUDGE_S = 1.0
-# How long nothing is said of replicas that are not ready yet, as most soon are.
+# Delay before reporting replicas that are not ready, since most soon are.
 PATIENCE_S = 3.0
-# What was asked last; what comes after it is what becomes of that.
+# Events of requests; later events are their consequences.
 ASKED = ("Submitted", "Changed")
 
 
 def is_endpoint(workload: AnyWorkload) -> bool:
-    """Tell whether a workload is an endpoint."""
+    """Return whether a workload is an endpoint."""
     return isinstance(workload.spec, Serving)
 
 
 def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, Any]:
-    """Describe an endpoint beyond its state: where it is, who serves, and how much is asked."""
+    """Describe an endpoint beyond its state: address, serving revision and replicas, access, and demand."""
     serving = cast("Workload[Serving]", workload)
     detail, demand = detail_of(serving), None
     if isinstance(cluster, LocalCluster):
@@ -47,7 +47,7 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
 
 
 def _proxy_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str, str | None] | None:
-    """Tell whether a proxy takes its requests to replicas, and else why not; None where the gateway has none."""
+    """Return the proxy, and the reason if it does not route the endpoint's requests; None without a proxy."""
     if not isinstance(cluster, LocalCluster):
         return None
     from fairlead.cluster.local.gateway_proxy import HAPROXY, told  # here and not above: few machines have one
@@ -60,17 +60,17 @@ def _proxy_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str,
 
 
 def _access_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str, Any] | None:
-    """Tell who may ask it, and with how many keys; None where everybody may."""
+    """Return the teams with access and their number of keys; None for open access."""
     if serving.spec.access is None:
         return None
     teams = serving.spec.teams_with_access
     if not isinstance(cluster, LocalCluster):
-        return {"teams": list(teams), "keys": None}  # those of other teams are theirs to see
+        return {"teams": list(teams), "keys": None}  # the user may not read keys of other teams
     return {"teams": list(teams), "keys": sum(each.team in teams for each in cluster.access_keys())}
 
 
 def _canary_json(serving: Workload[Serving]) -> dict[str, Any] | None:
-    """Tell how far a trial is; None where there is none."""
+    """Return the state of a canary; None without one."""
     detail, rules = detail_of(serving), serving.spec.canary
     trial = detail.canary
     if trial is None or rules is None:
@@ -88,7 +88,7 @@ def _canary_json(serving: Workload[Serving]) -> dict[str, Any] | None:
 
 
 def endpoint_facts(cluster: ClusterClient, workload: AnyWorkload) -> list[tuple[str, str]]:
-    """The same for people."""
+    """Return the description as labelled texts."""
     found = endpoint_json(cluster, workload)
     rate = found["requests_per_second"]
     facts = [("url", found["url"] or "-"), ("revision", found["revision"] or "-")]
@@ -102,10 +102,10 @@ def endpoint_facts(cluster: ClusterClient, workload: AnyWorkload) -> list[tuple[
 
 
 def await_ready(cluster: ClusterClient, runs: list[AnyWorkload], *, json_: bool = False) -> int:
-    """Wait until endpoints serve what was asked of them last, and say what their replicas wait for.
+    """Wait until endpoints serve their requested revisions, and report what their replicas wait for.
 
     Returns:
-        1 where one will not, is over, or is the first revision and not ready in its time; else 0.
+        1 if a revision failed, an endpoint ended, or a first revision was not ready in time; else 0.
     """
     return max([_await(cluster, run, json_=json_) for run in runs], default=0)
 
@@ -114,7 +114,7 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
     name, nudge_at = run.spec.name, 0.0
     tell_at, waits = time.monotonic() + PATIENCE_S, {""}
     begun = asked_revision(cast("Workload[Serving]", run))
-    is_settled = begun is not None and begun.ready_at is not None  # what became of it was told when it was asked
+    is_settled = begun is not None and begun.ready_at is not None  # its outcome was reported when it was requested
     told = max((event.id for event in cluster.events(run.uid) if is_settled or event.type in ASKED), default=0)
     while True:
         now = cast("Workload[Serving]", cluster.get(run.uid))
@@ -150,7 +150,7 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
             message(f"{name} is not ready after {within}, and goes on trying: {why}")
             message(f"`fairlead logs {name}` shows why. Correct the spec and run it again, or `fairlead stop {name}`.")
             return 1
-        kind = re.sub(r"\d+", "", why)  # ports, exit codes and waits change with each start, and say no more
+        kind = re.sub(r"\d+", "", why)  # ports, exit codes and waits differ with each start, without new information
         if time.monotonic() >= tell_at and kind not in waits and not json_:
             waits.add(kind)
             message(f"{name}: {why}")
@@ -161,10 +161,10 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
 
 
 def to_endpoint(workload: AnyWorkload) -> Workload[Serving]:
-    """Return a workload as the endpoint that it is.
+    """Cast a workload to an endpoint.
 
     Raises:
-        NotFound: It is none, or is over.
+        NotFound: It is not an endpoint, or has ended.
     """
     if not is_endpoint(workload) or workload.status.phase.is_final:
         kind, phase = type(workload.spec).__name__, workload.status.phase.value

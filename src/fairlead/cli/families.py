@@ -1,4 +1,4 @@
-"""Parents and their children as commands meet them: all below a workload, and listings that show who is whose."""
+"""Resolves parents and children for commands: descendants of a workload, and listings as trees."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,26 +7,26 @@ from fairlead.state.snapshot import AnyWorkload, Workload, is_leaf
 
 
 def with_descendants(cluster: ClusterClient, run: AnyWorkload) -> list[AnyWorkload]:
-    """Return a workload, then all below it, each before its own children."""
+    """Return a workload and all its descendants, each before its own children."""
     if is_leaf(run):
         return [run]
     return [run, *(each for child in cluster.children(run.uid) for each in with_descendants(cluster, child))]
 
 
 def leaves(cluster: ClusterClient, runs: Iterable[AnyWorkload]) -> list[Workload]:
-    """Return those of some workloads, and of all below them, that have pods; each once."""
+    """Return those workloads that have pods, among some workloads and their descendants; each once."""
     found = {each.uid: each for run in runs for each in with_descendants(cluster, run) if is_leaf(each)}
     return list(found.values())
 
 
 def without_children(runs: Sequence[AnyWorkload]) -> list[AnyWorkload]:
-    """Return those whose parent is not among them: what is done to a parent is done to its children."""
+    """Return the workloads whose parent is not among them, since an action on a parent covers its children."""
     uids = {run.uid for run in runs}
     return [run for run in runs if run.parent not in uids]
 
 
 def by_family(runs: Sequence[AnyWorkload]) -> list[tuple[int, AnyWorkload]]:
-    """Return workloads in their order, but each after its parent where that is among them, with its depth below it."""
+    """Return workloads in order, but each after its parent if that is among them, with its depth."""
     found: list[tuple[int, AnyWorkload]] = []
 
     def add(run: AnyWorkload, depth: int) -> None:

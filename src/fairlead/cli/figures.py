@@ -1,4 +1,4 @@
-"""The figures of simulations as tables, sentences and plain data."""
+"""Formats statistics of simulations as tables, sentences and plain data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -26,7 +26,7 @@ _POOLS = ("pool", "type", "node hours", "GPU hours", "held", "down", "per GPU ho
 
 
 def team_rows(results: Sequence[Result]) -> list[Row]:
-    """The head, then for each policy a row for each team, if there are several, and one for all."""
+    """Return the header, then for each policy a row per team, if there are several, and one for all."""
     rows = []
     for policy, _, summary in results:
         teams = summary.teams.items() if len(summary.teams) > 1 else ()
@@ -35,13 +35,13 @@ def team_rows(results: Sequence[Result]) -> list[Row]:
 
 
 def pool_rows(results: Sequence[Result]) -> list[Row]:
-    """The head, then for each policy a row for each pool."""
+    """Return the header, then for each policy a row per pool."""
     rows = [(policy, *_pool_row(name, uses)) for policy, _, each in results for name, uses in each.pools.items()]
     return _without_lone_policy(results, [("policy", *_POOLS), *rows])
 
 
 def in_all(outcome: Outcome, summary: Summary) -> list[str]:
-    """A whole simulation in one or two lines."""
+    """Summarize a simulation in one or two lines."""
     parts = [f"{describe_duration(summary.makespan_s)} on {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs"]
     if summary.gpu_utilisation is not None:
         parts.append(f"{summary.gpu_utilisation:.1%} of the GPU time held")
@@ -57,7 +57,7 @@ def in_all(outcome: Outcome, summary: Summary) -> list[str]:
 
 
 def as_data(result: Result, seed: int) -> Mapping[str, object]:
-    """Everything, for programs: times in seconds, levels over time as steps of (from when, how many)."""
+    """Return all results as plain data: times in seconds, levels over time as steps (start, count)."""
     policy, outcome, summary = result
     return {
         "policy": policy,

@@ -1,4 +1,4 @@
-"""Following runs until all are over: their output as it comes, what happens to them, and how far they are."""
+"""Follows runs until all have ended: shows their output, their events and their progress."""
 
 import math
 import queue
@@ -23,20 +23,20 @@ from fairlead.state.snapshot import AnyWorkload, Phase, Workload, is_leaf
 EXIT_CODES = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 3}
 DELETED = 5
 DETACHED = 130
-# Of several runs the first of these that came up.
+# With several runs, the first of these that occurred is the exit code.
 WORST_FIRST = (1, DELETED, 3, 0)
 LOOK_S = 0.2
 NUDGE_S = 1.0
 CATCH_UP_S = 0.02
 DRAIN_S = 10.0
 MOST_HELD_S = 5.0
-"""An event is shown then in any case: the output before it may be what cannot be read."""
-MOST_LINES = 10_000  # before the run is looked at again
+"""Maximum delay of an event, in case the output before it cannot be read."""
+MOST_LINES = 10_000  # between two polls of the run
 MOST_WAITING = 100_000
 
 
 class View(Protocol):
-    """Shows what happens to runs."""
+    """Shows output, events and progress of runs."""
 
     def __enter__(self) -> "View": ...
 
@@ -47,13 +47,13 @@ class View(Protocol):
     def event(self, run: AnyWorkload, event: EventRecord) -> None: ...
 
     def progress(self, runs: list[AnyWorkload]) -> None:
-        """Called a few times a second with the runs that are not over."""
+        """Show the progress of unfinished runs; called several times a second."""
 
     def end(self, run: AnyWorkload) -> None: ...
 
 
 def follow(cluster: ClusterClient, runs: list[AnyWorkload], *, json_: bool = False) -> int:
-    """Show the runs until all are over; the exit code that tells how. Ctrl-C or a closed pipe leaves them running."""
+    """Show the runs until all have ended; return the exit code. Ctrl-C or a closed pipe leaves them running."""
     try:
         several = len(runs) > 1 or not all(map(is_leaf, runs))
         with _view(cluster, json_, several=several) as view:
@@ -76,7 +76,7 @@ def _view(cluster: ClusterClient, json_: bool, *, several: bool) -> View:
 
 
 def _until_over(cluster: ClusterClient, runs: list[AnyWorkload], view: View) -> set[int]:
-    """Exit codes of the runs, each once; of parents their children are shown too, and do not count."""
+    """Follow the runs and return their distinct exit codes; children of parents are shown too, but do not count."""
     going = [_Watch(cluster, run) for run in runs]
     own = {run.uid for run in runs}
     codes: set[int] = set()
@@ -86,7 +86,7 @@ def _until_over(cluster: ClusterClient, runs: list[AnyWorkload], view: View) -> 
             try:
                 now = watch.look()
                 if any(event.type in EXIT_CODES for event in watch.see()):
-                    now = watch.look()  # it may have ended in between, and its end is told once
+                    now = watch.look()  # it may have ended in between, and its end is shown once
                 has_ended = is_over(now)
                 for each in watch.news(is_over=has_ended):
                     if isinstance(each, EventRecord):
@@ -111,25 +111,25 @@ def _until_over(cluster: ClusterClient, runs: list[AnyWorkload], view: View) -> 
 
 
 class _Watch:
-    """Reads what is new of one run: its state, and its output and events in their order.
+    """Reads the state, and the new output and events of one run in order.
 
-    An event comes after the output that was there when it happened: it is held back until the reader has been through
-    all pods once more since the event was seen.
+    An event is shown after the output that preceded it: it is held back until the reader has read all pods once more
+    since the event was seen.
     """
 
     def __init__(self, cluster: ClusterClient, run: AnyWorkload) -> None:
         self.run = run
         self._cluster = cluster
         self._lines: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
-        self._num_before = 0  # lines that were read before events were last asked for
+        self._num_before = 0  # lines read before the last query of events
         self._is_read = False
         self._watermark = Watermark()
         self._events: deque[EventRecord] = deque()
-        self._held: list[LogLine] = []  # lines after the first event that waits
+        self._held: list[LogLine] = []  # lines after the first held event
         self._held_until = 0.0
         self._last_event = 0
         self._nudged = time.monotonic()
-        # Of a parent those children are followed that are not over, and all that come.
+        # Of a parent, unfinished children and all new ones are followed.
         self._children = {child.uid for child in self._all_children() if child.status.phase.is_final}
         if is_leaf(run):
             threading.Thread(target=self._read, daemon=True).start()
@@ -138,11 +138,11 @@ class _Watch:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether an event waits for the output before it."""
+        """Return whether an event is held back for the output before it."""
         return bool(self._events)
 
     def look(self) -> AnyWorkload:
-        """The run as it is; somebody looks after it."""
+        """Return the current run, and ensure from time to time that a loop handles it."""
         if time.monotonic() - self._nudged > NUDGE_S:
             self._cluster.nudge()
             self._nudged = time.monotonic()
@@ -150,7 +150,7 @@ class _Watch:
         return self.run
 
     def joining(self) -> "list[_Watch]":
-        """Children that nobody follows yet."""
+        """Return watches of children that are not followed yet."""
         new = [child for child in self._all_children() if child.uid not in self._children]
         self._children |= {child.uid for child in new}
         return [_Watch(self._cluster, child) for child in new]
@@ -159,7 +159,7 @@ class _Watch:
         return () if is_leaf(self.run) else self._cluster.children(self.run.uid)
 
     def see(self) -> tuple[EventRecord, ...]:
-        """Events since, which ``news`` shows in their place."""
+        """Return new events, which ``news`` shows in order."""
         self._num_before = self._lines.qsize()
         new = self._cluster.events(self.run.uid, after=self._last_event)
         if new:
@@ -171,16 +171,16 @@ class _Watch:
         return new
 
     def news(self, *, is_over: bool) -> Iterator[LogLine | EventRecord]:
-        """Output and events seen since, as far as their order is known; of a run that is over, the rest of both."""
-        # Asked first: what was there by then is in the queue.
+        """Yield new output and events whose order is known; of an ended run, the rest of both."""
+        # Read first: all output up to this watermark is in the queue.
         reached = self._watermark.reached
         if not self._events:
-            # What came since may follow an event that nobody has seen yet.
+            # Later output may follow an event that has not been queried yet.
             yield from self._coming(self._num_before, is_over=is_over)
             return
         num = self._lines.qsize()
         for line in self._coming(num, is_over=is_over):
-            # What is read at first comes in order; what follows does not, where pods are read by several threads.
+            # The first pass yields lines in order; later lines are unordered if several threads read pods.
             while self._events and reached == 0.0 and line.at > self._events[0].at and not self._is_last(is_over):
                 yield self._events.popleft()
             if self._events and line.at > self._events[0].at and not self._is_last(is_over):
@@ -192,8 +192,7 @@ class _Watch:
             yield from self._released(is_over=is_over)
 
     def _is_last(self, is_over: bool) -> bool:
-        """Return whether only the event is left with which the run ended: whatever the clocks say, no output follows
-        it."""
+        """Return whether only the final event is left, which no output follows, whatever the clocks say."""
         return is_over and len(self._events) == 1
 
     def _released(self, *, is_over: bool) -> Iterator[LogLine | EventRecord]:
@@ -206,13 +205,13 @@ class _Watch:
         self._held = []
 
     def _coming(self, most: int, *, is_over: bool) -> Iterator[LogLine]:
-        """Output that has come since, up to so many lines; of a run that is over, all that is to come."""
+        """Yield new output, up to a number of lines; of an ended run, all remaining output."""
         num, most = 0, min(most, MOST_LINES)
         while not self._is_read and (is_over or num < most):
             try:
                 line = self._lines.get(timeout=DRAIN_S) if is_over else self._lines.get_nowait()
             except queue.Empty:
-                if is_over:  # its disk hangs; what came so far is better than nothing
+                if is_over:  # its disk hangs; show the output read so far
                     message(f"The end of the output of {self.run.spec.name} could not be read in time.")
                 return
             if line is None:
@@ -228,10 +227,10 @@ class _Watch:
             for line in cluster.logs(self.run.uid, follow=True, watermark=self._watermark):
                 self._lines.put(line)
                 while self._lines.qsize() > MOST_WAITING:
-                    time.sleep(0.01)  # whoever shows it is slower
+                    time.sleep(0.01)  # the view is slower
             cluster.close()
         except FairleadError as error:
-            # A run that was deleted is told of elsewhere; anything else goes on without its output.
+            # `_until_over` reports deleted runs; after another error the run is followed without its output.
             if not isinstance(error, NotFound):
                 message(f"fairlead: {error}")
         finally:

@@ -1,4 +1,4 @@
-"""Builds Fairlead's image for the commands that need one, saying what goes on."""
+"""Builds Fairlead's image for commands that need it, with progress messages."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# Of fairlead.control.image.building, which is imported only when something is built; a test holds them equal.
+# Copies from fairlead.control.image.building, which is imported only for a build; a test checks that they are equal.
 BASE, PLATFORMS = "python:3.12-slim", ("linux/amd64", "linux/arm64")
 
 base_option = click.option(
@@ -33,7 +33,7 @@ platform_option = click.option(
 
 @contextmanager
 def built(base_image: str, platform: str) -> Iterator["Image"]:
-    """The image; its files are gone afterwards."""
+    """Build the image for the duration of the block; its files are removed afterwards."""
     from fairlead.control.image.building import build, pull_base
     from fairlead.control.image.references import read_reference
     from fairlead.control.image.registry import Registry
@@ -47,11 +47,11 @@ def built(base_image: str, platform: str) -> Iterator["Image"]:
 
 
 def to_registry(base_image: str, platform: str, target: str, *, dry: bool) -> str:
-    """Build the image and push it; its name by digest.
+    """Build the image and push it; return its name by digest.
 
     Args:
         target: REGISTRY/NAME, with a tag or without.
-        dry: Build it, but push nothing.
+        dry: Build only, without a push.
     """
     from fairlead.control.image.building import push
     from fairlead.control.image.references import read_reference

@@ -1,4 +1,4 @@
-"""The cluster in a terminal, kept up to date: nodes with their GPUs, runs with what they hold and why they wait."""
+"""Shows the live cluster in a terminal: nodes with their GPUs, and runs with their resources and reasons."""
 
 import os
 import select
@@ -33,13 +33,13 @@ COLOURS = {Phase.RUNNING: "green", Phase.STARTING: "cyan", Phase.PENDING: "yello
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The row that is chosen, and whether all of its run is shown."""
+    """The selected row, and whether details of its run are shown."""
 
     row: int = 0
     is_open: bool = False
 
     def after(self, key: str, num_rows: int) -> "Chosen":
-        """Return what a key makes of it."""
+        """Return the selection after a key."""
         step = -1 if key in UP else 1 if key in DOWN else 0
         row = min(max(0, self.row + step), max(0, num_rows - 1))
         return Chosen(row, self.is_open != (key in ("\r", "\n")))
@@ -47,7 +47,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run in the view; ``letter`` marks its GPUs among the nodes'."""
+    """A run in the view; ``letter`` marks its GPUs in the rows of nodes."""
 
     letter: str
     run: Workload
@@ -56,7 +56,7 @@ class Row:
 
 
 def rows_of(seen: Snapshot) -> list[Row]:
-    """Runs that hold something first, oldest first; then those that wait, in the order in which they were submitted."""
+    """Return a row per run: those that hold something, oldest first, then pending ones in order of submission."""
     nodes = {node.name: node for node in seen.nodes}
     live: dict[str, list[Pod]] = {}
     for pod in seen.pods:
@@ -74,7 +74,7 @@ def rows_of(seen: Snapshot) -> list[Row]:
 
 
 def gpus_of(node: Node, rows: Sequence[Row]) -> str:
-    """A letter for each GPU of a node: of the run that holds it, or a mark for nobody and for several."""
+    """Return a letter for each GPU of a node: of the run that holds it, or a mark for none or several."""
     return "".join(_mark(gpu, node, rows) for gpu in node.gpus)
 
 
@@ -85,7 +85,7 @@ def _mark(gpu: Gpu, node: Node, rows: Sequence[Row]) -> str:
 
 
 def _held_milli(rows: Sequence[Row]) -> int:
-    """Return thousandths of GPUs that are held; what several hold counts once."""
+    """Return the thousandths of GPUs that are held; a GPU that several runs hold counts once."""
     held: Counter[tuple[str, str]] = Counter()
     for pod in (pod for row in rows for pod in row.pods):
         for uuid in pod.grant.gpu_uuids:
@@ -94,7 +94,7 @@ def _held_milli(rows: Sequence[Row]) -> int:
 
 
 def view(seen: Snapshot, chosen: Chosen, now: float, *, height: int) -> "RenderableType":
-    """Draw the cluster in so many lines."""
+    """Draw the cluster in a number of lines."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

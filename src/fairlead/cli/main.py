@@ -1,4 +1,4 @@
-"""The command ``fairlead``: finds the command's file, and turns errors into a sentence and an exit code."""
+"""Runs the command ``fairlead``: imports the subcommand, and converts errors to a sentence and an exit code."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from fairlead import __version__, errors
 from fairlead.cli.ahead import start_ahead
 from fairlead.cli.streams import discard
 
-# By what people do. Each command lives in a file of its own, imported only when it is used.
+# By task of the user. Each command is in a file that is imported only when the command is used.
 SECTIONS = {
     "Run and change runs": {
         "init": ("init", "Write a spec file and a program to start from."),
@@ -89,7 +89,7 @@ EPILOG = (
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and sentence; imports one when it is called."""
+    """A group that knows its commands by name and summary, and imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # One width for all sections, so that the sentences stand in one column.
+        # One width for all sections, so that the summaries align.
         width = max(map(len, COMMANDS))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
@@ -127,16 +127,16 @@ def group() -> None:
 
 
 def main() -> None:
-    """The entry point; never shows a traceback."""
+    """Run the command line and exit; never print a traceback."""
     start_ahead(sys.argv[1:], os.environ)
     sys.exit(call(sys.argv[1:]))
 
 
 def call(arguments: list[str]) -> int:
-    """Carry out one command line; the exit code."""
+    """Run one command line and return its exit code."""
     code = _run(arguments)
     try:
-        # Whatever is still in the buffer is written now, while a failure to write it can still be told.
+        # Flush the buffer now, while a write error can still be reported.
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
@@ -146,12 +146,12 @@ def call(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A program may print what this terminal's encoding lacks; that must not end the one who shows it.
+        # A program may print characters that the terminal's encoding lacks; showing them must not fail.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if COMPLETION in os.environ:
             group.main(prog_name="fairlead", complete_var=COMPLETION)
-        # Not click's own main(): it ends with exit code 1, which is a failed run's, when a pipe is closed.
+        # Not click's main(): it exits with 1, the exit code of a failed run, when a pipe is closed.
         with group.make_context("fairlead", arguments) as context:
             result: Any = group.invoke(context)
         return result if isinstance(result, int) else 0
@@ -160,7 +160,7 @@ def _run(arguments: list[str]) -> int:
     except click.Abort:
         return DETACHED
     except KeyboardInterrupt:
-        # `run` tells by itself once it has begun; before, there is nothing that it could have submitted.
+        # `run` reports this itself after its start; before, it cannot have submitted anything.
         has_begun = arguments[:1] != ["run"] or "fairlead.cli.commands.run" in sys.modules
         print("\nInterrupted." if has_begun else "\nInterrupted; nothing was submitted.", file=sys.stderr)
         return DETACHED
@@ -169,15 +169,15 @@ def _run(arguments: list[str]) -> int:
 
 
 def _explain(error: Exception) -> int:
-    """Tell the user what went wrong; the exit code for it."""
+    """Print an error for the user and return its exit code."""
     if isinstance(error, BrokenPipeError):
-        # Whoever read our output has seen enough.
+        # The reader of the output has closed the pipe.
         discard(sys.stdout)
         discard(sys.stderr)
         return 0
     try:
         return _tell(error)
-    except OSError:  # nor can anything be told
+    except OSError:  # the error cannot be printed either
         discard(sys.stderr)
         return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), OUR_MISTAKE)
 

@@ -1,4 +1,4 @@
-"""Points in time, as options of commands have them."""
+"""The parameter type of points in time."""
 
 import time
 

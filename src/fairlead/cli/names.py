@@ -1,4 +1,4 @@
-"""Names of runs as arguments: completed from the cluster that is meant, and never taken for another run's."""
+"""Resolves names of runs in arguments, and completes them from the selected cluster."""
 
 import click
 from click.shell_completion import CompletionItem
@@ -10,7 +10,7 @@ from fairlead.state.snapshot import AnyWorkload, Workload
 
 
 class RunName(click.ParamType[str]):
-    """A run's name, alone or as TEAM/NAME, its uid, or the beginning of its uid."""
+    """A run's name, alone or as TEAM/NAME, its uid, or a prefix of its uid."""
 
     name = "name"
 
@@ -18,17 +18,17 @@ class RunName(click.ParamType[str]):
         try:
             cluster = target_in(ctx).quietly()
             names = cluster.names()
-        except (FairleadError, click.UsageError):  # nothing to offer; the command itself will say why
+        except (FairleadError, click.UsageError):  # no completions; the command itself reports the error
             return []
         cluster.close()
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def find(cluster: ClusterClient, text: str) -> AnyWorkload:
-    """The workload that a user means: the unfinished one of that name, else the newest.
+    """Return the workload of a name: the unfinished one, else the newest.
 
     Raises:
-        NotFound: Nothing of that name.
+        NotFound: No workload has the name.
         Conflict: Unfinished runs of several teams have the name.
     """
     team, slash, name = text.rpartition("/")
@@ -36,7 +36,7 @@ def find(cluster: ClusterClient, text: str) -> AnyWorkload:
 
 
 def find_run(cluster: ClusterClient, text: str) -> Workload:
-    """The run that a user means, which has to have pods.
+    """Return the run of a name, which must have pods.
 
     Raises:
         NotFound, Conflict: As ``find``; or it has children instead.
@@ -47,5 +47,5 @@ def find_run(cluster: ClusterClient, text: str) -> Workload:
 
 
 def find_all(cluster: ClusterClient, texts: tuple[str, ...]) -> list[AnyWorkload]:
-    """The workloads that a user means, each once, before anything is done to any: a wrong name changes nothing."""
+    """Return the workloads of names, each once. Called before any change, so that a wrong name changes nothing."""
     return list({run.uid: run for run in (find(cluster, text) for text in texts)}.values())

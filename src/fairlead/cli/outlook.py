@@ -1,4 +1,4 @@
-"""Estimates when a run that waits will start and what it will cost, as far as that can be told."""
+"""Estimates the start, the end and the cost of runs, if possible."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def latest_start(cluster: ClusterClient, workload: Workload) -> float | None:
-    """Return when it starts at the latest, as Unix time; None when it does not wait, or nobody can tell."""
+    """Return its latest start as Unix time; None if it is not pending or the start is unknown."""
     if workload.intent is not Intent.RUN or workload.status.phase not in (Phase.PENDING, Phase.RESTARTING):
         return None
-    # Here and not above: only what waits needs it.
+    # Here and not above: only pending runs need it.
     from fairlead.policy.queue.start_forecast import expected_starts
 
     try:
@@ -36,7 +36,7 @@ def latest_start(cluster: ClusterClient, workload: Workload) -> float | None:
 
 
 def expectation(cluster: ClusterClient, spec: GangSpec) -> Expectation | None:
-    """Estimate what a run with `spot: auto` costs if it is submitted now; None for any other, or unknown nodes."""
+    """Estimate the cost of a run with `spot: auto` that is submitted now; None for other runs or unknown nodes."""
     if not spec.capacity.auto:
         return None
     try:
@@ -46,7 +46,7 @@ def expectation(cluster: ClusterClient, spec: GangSpec) -> Expectation | None:
 
 
 def describe_expectation(found: Expectation) -> str:
-    """Tell what it costs, beside what it would on on-demand alone, and when it is done."""
+    """Describe its cost, compared with on-demand nodes alone, and its completion."""
     done = f"done by {describe_time(found.done_by)} at the latest"
     if found.cost is None or found.saved is None:
         return f"{done}; what it costs is not known, as nobody says what spot and on-demand nodes cost here"
@@ -56,8 +56,8 @@ def describe_expectation(found: Expectation) -> str:
 
 
 def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[Forecast, ...]:
-    """Estimate what a run would cost that is submitted now, by kinds of nodes; nothing where no price is known."""
-    # Here and not above: only what plans needs it.
+    """Estimate the cost of a run that is submitted now, by kinds of nodes; empty if no price is known."""
+    # Here and not above: only plans need it.
     from fairlead.policy.queue.cost_forecast import forecasts
 
     try:
@@ -71,7 +71,7 @@ def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[Forecast, ..
 
 
 def describe_forecast(found: Forecast) -> str:
-    """Say what it costs an hour and in all."""
+    """Describe the hourly and the total cost."""
     where = found.node if found.num_nodes == 1 else f"{found.num_nodes} nodes such as {found.node}"
     hourly = f"{describe_microusd(found.microusd_per_hour)} an hour on {where}"
     between = ""
@@ -88,10 +88,10 @@ def describe_forecast(found: Forecast) -> str:
 
 
 def run_forecast(cluster: ClusterClient, run: Workload, spent_microusd: int | None = None) -> RunForecast | None:
-    """Estimate when a run is over and what it will have cost; None where that cannot be told."""
+    """Estimate the end and the total cost of a run; None if that is impossible."""
     if run.status.phase.is_final:
         return None
-    # Here and not above: only what looks ahead needs it.
+    # Here and not above: only forecasts need it.
     from fairlead.policy.queue.run_forecast import forecast
 
     try:
@@ -102,7 +102,7 @@ def run_forecast(cluster: ClusterClient, run: Workload, spent_microusd: int | No
 
 
 def new_run_forecast(cluster: ClusterClient, spec: Training) -> RunForecast | None:
-    """Estimate how long a run takes that is submitted now, from its start on."""
+    """Estimate the duration, from its start, of a run that is submitted now."""
     now = time.time()
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
     run = Workload(uid="planned", spec=spec, intent=Intent.RUN, status=status, version=1, created_at=now)
@@ -110,19 +110,19 @@ def new_run_forecast(cluster: ClusterClient, spec: Training) -> RunForecast | No
 
 
 def describe_end(found: RunForecast, now: float) -> str:
-    """Say when a run that holds something is over, with bounds."""
+    """Describe the end of a run that holds something, with bounds."""
     low, high = describe_time(now + found.low_s), describe_time(now + found.high_s)
     return f"{describe_time(now + found.likely_s)} likely, {low} to {high}{_sure(found)}, {found.basis}"
 
 
 def describe_length(found: RunForecast) -> str:
-    """Say how long a run takes once it starts, with bounds."""
+    """Describe the duration of a run from its start, with bounds."""
     bounds = f"{describe_duration(found.low_s)} to {describe_duration(found.high_s)}{_sure(found)}"
     return f"{describe_duration(found.likely_s)} likely, {bounds}, {found.basis}"
 
 
 def describe_start(at: float) -> str:
-    """The time, and how long it is until then."""
+    """Describe the latest start as a time and a wait."""
     left_s = at - time.time()
     return f"{describe_time(at)} at the latest, in {describe_duration(left_s)}" if left_s > 1 else "at once"
 

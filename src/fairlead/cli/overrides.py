@@ -1,4 +1,4 @@
-"""Options that give keys of a spec anew: ``--set`` for any, and ``--nodes``, ``--gpu``, ``--env`` and ``--label``."""
+"""Options that override keys of a spec: ``--set`` for any, and ``--nodes``, ``--gpu``, ``--env`` and ``--label``."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ set_option = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """The options' settings. Of two that say the same one is refused, whatever they say.
+    """Settings from the options. Two options for the same key are refused, even with equal values.
 
     Attributes:
         settings: ``KEY=VALUE`` of any key.
@@ -44,11 +44,11 @@ class Overrides:
     label: tuple[str, ...] = ()
 
     def of(self, spec: Spec) -> Spec:
-        """The spec with all of them.
+        """Return the spec with all overrides.
 
         Raises:
             InvalidSpec: A key is unknown or given twice, or a value is wrong.
-            click.UsageError: A pair is none, two options say the same, or the spec is no Training.
+            click.UsageError: A pair is malformed, two options set the same key, or the spec is not a Training.
         """
         if self == Overrides():
             return spec
@@ -68,10 +68,10 @@ class Overrides:
         return _changed(spec, "--label", labels={**spec.labels, **labels}) if labels else spec
 
     def of_pipeline(self, pipeline: "Pipeline") -> "Pipeline":
-        """The pipeline with variables and labels; its other keys are its file's to say.
+        """Return the pipeline with variables and labels; other keys cannot be overridden.
 
         Raises:
-            click.UsageError: Another option is given, or a pair is none.
+            click.UsageError: Another option is given, or a pair is malformed.
         """
         if self.settings or self.nodes is not None or self.gpu is not None:
             raise click.UsageError(
@@ -85,7 +85,7 @@ class Overrides:
             raise click.UsageError(f"--env or --label: {error.problems[0][1]}") from error
 
     def _with_settings(self, spec: Training, pairs: set[tuple[str, ...]]) -> Training:
-        # Here and not above: few commands need what reads YAML.
+        # Here and not above: few commands need the YAML parser.
         from fairlead.specs.formats.settings import read_setting, with_settings
 
         given = [read_setting(text) for text in self.settings]
@@ -108,7 +108,7 @@ class Overrides:
 
 
 def override_options(command: Command) -> Command:
-    """Add them; the function gets the ``overrides: Overrides``."""
+    """Add the options; the function gets ``overrides: Overrides``."""
 
     @wraps(command)
     def with_overrides(**parameters: Any) -> Any:
@@ -123,7 +123,7 @@ def override_options(command: Command) -> Command:
 
 
 def _overlap(setting: "Setting", path: tuple[str, ...]) -> bool:
-    """Return whether a setting gives that key, all that it is in or part of what it holds."""
+    """Return whether a setting sets a key, a mapping that contains it, or a part of its value."""
     length = min(len(setting.path), len(path))
     return setting.path[:length] == path[:length]
 

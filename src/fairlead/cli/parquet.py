@@ -1,4 +1,4 @@
-"""Costs as a Parquet file, for whoever joins them with other tables."""
+"""Writes costs as a Parquet file, for joins with other tables."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ MISSING = "A Parquet file needs one more package: `pip install 'fairlead[parquet
 
 
 def write_costs(path: Path, rows: Sequence[Mapping[str, Any]], by: str) -> None:
-    """Write rows as ``fairlead cost`` has them, a column for each use; the file is there whole or not at all.
+    """Write the rows of ``fairlead cost`` with a column per use; the file is written atomically.
 
     Raises:
         InvalidSpec: pyarrow is not installed.

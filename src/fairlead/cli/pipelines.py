@@ -1,4 +1,4 @@
-"""Formats the steps of a pipeline for people, and as JSON."""
+"""Formats the steps of a pipeline as text and as JSON."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def describe_steps(workload: Workload) -> str:
-    """Say how many steps the pipeline of a run has."""
+    """Describe the number of steps of a run's pipeline."""
     from fairlead.control.pipelines.submission import pipeline_of
 
     pipeline = pipeline_of(workload.spec)
@@ -25,7 +25,7 @@ def describe_steps(workload: Workload) -> str:
 
 
 def step_lines(cluster: ClusterClient, workload: AnyWorkload) -> list[str]:
-    """A line for each task of a run that is a pipeline; none for any other."""
+    """Return a table with a row per task of a pipeline; empty for other workloads."""
     try:
         progress = _progress(cluster, workload)
     except ClusterError as error:
@@ -42,7 +42,7 @@ def step_lines(cluster: ClusterClient, workload: AnyWorkload) -> list[str]:
 
 
 def steps_json(cluster: ClusterClient, workload: AnyWorkload) -> list[dict[str, Any]] | None:
-    """Each task of a run that is a pipeline, as an object; None where that cannot be read now."""
+    """Return each task of a pipeline as an object; empty for other workloads, None if it cannot be read now."""
     try:
         progress = _progress(cluster, workload)
     except ClusterError:

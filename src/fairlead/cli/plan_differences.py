@@ -1,4 +1,4 @@
-"""Shows, for ``plan --diff``, how a file differs from what ran last, for people and for pull requests."""
+"""Formats, for ``plan --diff``, the differences between a file and the last run, as text or Markdown."""
 
 import os
 import time
@@ -32,15 +32,15 @@ class Difference:
     """The differences of one spec.
 
     Attributes:
-        head: The whole in a sentence.
-        rows: Header and rows of a table; nothing where nothing differs.
+        head: Summary in a sentence.
+        rows: Header and rows of a table; empty without differences.
     """
 
     head: str
     rows: tuple[tuple[str, ...], ...] = ()
 
     def shown(self, form: str) -> str:
-        """The difference as text or Markdown."""
+        """Format the differences as text or Markdown."""
         if form == TEXT:
             return "\n".join([self.head, *([table(list(self.rows))] if self.rows else [])])
         lines = [f"### {self.head}"]
@@ -52,11 +52,11 @@ class Difference:
 
 
 def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> Difference:
-    """Compare a spec with the newest run of its name, or each step of a pipeline with what it returned last.
+    """Compare a spec with the newest run of its name, or each step of a pipeline with its last result.
 
     Raises:
         ClusterError: Code or an input of a pipeline cannot be read.
-        Conflict: What its steps returned last lies where only pods see it.
+        Conflict: The last results of its steps are in a place that only pods can read.
     """
     spec = admitted.spec
     if is_pipeline(spec) and cluster.has_containers:
@@ -120,7 +120,7 @@ def _what(spec: WorkloadSpec) -> tuple[str, str]:
 
 
 def steps_of(spec: WorkloadSpec) -> tuple[Preview, ...]:
-    """Tell what would become of each step of a pipeline.
+    """Predict the outcome of each step of a pipeline.
 
     Raises:
         ClusterError: Code or an input cannot be read.
@@ -143,7 +143,7 @@ def would_change(steps: Sequence[Preview]) -> bool:
 
 
 def describe(steps: Sequence[Preview]) -> str:
-    """Say how many steps would run."""
+    """Describe the numbers of steps by predicted outcome."""
     counts = [(sum(each.foreseen is word for each in steps), word) for word in Foreseen]
     words = {
         Foreseen.RUN: "would run",

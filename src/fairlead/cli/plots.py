@@ -1,7 +1,7 @@
-"""Plots as SVG that needs nothing else: step lines over an axis, and stacked bars.
+"""Draws plots as standalone SVG: step lines over an axis, and stacked bars.
 
-Colours are variables of the page, told apart in light and dark and with any common colour blindness; lines differ in
-their dashes too, and every plot has its sentence for those who do not see it.
+Colours are CSS variables of the page, distinguishable in light and dark mode and with any common colour blindness.
+Lines also differ in dashes, and every plot has a description for screen readers.
 """
 
 import html
@@ -12,9 +12,9 @@ from fairlead.frozen import dataclass
 
 WIDTH, HEIGHT, LEFT, RIGHT, FOOT, HEAD = 640, 230, 52, 14, 34, 12
 MOST_POINTS = 2_000
-"""More steps than pixels cannot be told apart."""
+"""Maximum steps of a line; more than the pixels are indistinguishable."""
 MOST_LINES = 6
-"""As many as there are colours for lines."""
+"""Maximum lines of a plot, the number of line colours."""
 NUM_COLOURS = 8
 
 Steps = Sequence[tuple[float, float]]
@@ -22,7 +22,7 @@ Steps = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Steps with a name; ``colour`` is a number below ``NUM_COLOURS``."""
+    """A named step line; ``colour`` is a number below ``NUM_COLOURS``."""
 
     name: str
     steps: Steps
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bar of parts, each with its colour; ``text`` stands behind it."""
+    """A bar of parts, each with its colour, followed by ``text``."""
 
     name: str
     parts: Sequence[tuple[int, float]]
@@ -39,7 +39,7 @@ class Bar:
 
 
 def plot(what: str, lines: Sequence[Line], *, span: float, top: float, say: Callable[[float], str]) -> str:
-    """Step lines from 0 to ``span`` seconds, and from 0 to ``top``; ``say`` writes a level."""
+    """Draw step lines from 0 to ``span`` seconds and from 0 to ``top``; ``say`` formats a level."""
     span, top = span or 1.0, top or 1.0
     marks = "".join(
         f"<line class='grid' x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{_y(part):.1f}' y2='{_y(part):.1f}'/>"
@@ -56,7 +56,7 @@ def plot(what: str, lines: Sequence[Line], *, span: float, top: float, say: Call
 
 
 def bars(what: str, rows: Sequence[Bar], names: Sequence[tuple[int, str]], *, top: float | None = None) -> str:
-    """Stacked bars below each other on one scale, with what their colours are called."""
+    """Draw stacked bars below each other on one scale, with a legend."""
     longest = top or max((sum(value for _, value in bar.parts) for bar in rows), default=0.0) or 1.0
     room = WIDTH - 120 - 120
     drawn = []
@@ -73,7 +73,7 @@ def bars(what: str, rows: Sequence[Bar], names: Sequence[tuple[int, str]], *, to
 
 
 def legend(names: Sequence[tuple[int, str]]) -> str:
-    """Draw what colours stand for."""
+    """Draw a legend of colours."""
     items = "".join(f"<li><i class='fill{colour}'></i>{html.escape(name)}</li>" for colour, name in names)
     return f"<ul class='legend'>{items}</ul>"
 
@@ -100,7 +100,7 @@ def _y(share: float) -> float:
 
 
 def _unit(span_s: float) -> tuple[float, str]:
-    """The unit in which a span of time has a handy number."""
+    """Return a suitable unit for a duration."""
     for unit_s, unit in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min")):
         if span_s >= 3 * unit_s:
             return unit_s, unit
@@ -108,7 +108,7 @@ def _unit(span_s: float) -> tuple[float, str]:
 
 
 def _thinned(steps: Steps) -> Steps:
-    """At most so many steps, each the largest of those it stands for."""
+    """Reduce steps to at most ``MOST_POINTS``, each the maximum of those it replaces."""
     if len(steps) <= MOST_POINTS:
         return steps
     edges = [len(steps) * part // MOST_POINTS for part in range(MOST_POINTS + 1)]

@@ -1,4 +1,4 @@
-"""Options that say what a node costs."""
+"""Options for the cost of an owned node."""
 
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -26,7 +26,7 @@ class Dollars(click.ParamType[int]):
 
 
 class Number(click.ParamType[Decimal]):
-    """A number that is kept as it was written."""
+    """A non-negative decimal number with its exact digits."""
 
     name = "number"
 
@@ -41,7 +41,7 @@ class Number(click.ParamType[Decimal]):
 
 
 def owned_options(command: Command) -> Command:
-    """Add the options of a machine of one's own; the function gets them for ``owned_node``."""
+    """Add the options of an owned machine; the function passes them to ``owned_node``."""
     options = (
         click.option("--purchase", type=Dollars(), help="Price of an owned node."),
         click.option("--years", type=Number(), help="Lifetime of an owned node."),
@@ -63,10 +63,10 @@ def owned_node(
     space: int | None,
     people: int | None,
 ) -> OwnedNode | None:
-    """The machine that the options describe; None without a purchase.
+    """Return the machine that the options describe; None without a purchase.
 
     Raises:
-        click.UsageError: They do not fit together.
+        click.UsageError: The options are inconsistent.
     """
     if purchase is None:
         if any(value is not None for value in (years, power, electricity, space, people)):
@@ -90,5 +90,5 @@ def owned_node(
 
 
 def describe_terms(node: OwnedNode) -> str:
-    """Tell what an hour of it is made of."""
+    """Describe the components of the hourly cost."""
     return ", ".join(f"{name} {describe_dollars(rate / MICROUSD)}" for name, rate in node.terms.items() if rate)

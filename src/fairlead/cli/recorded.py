@@ -1,4 +1,4 @@
-"""A cluster's history for ``simulate --from-cluster``: which cluster, what is said of it, and where it goes."""
+"""Reads and saves a cluster's history for ``simulate --from-cluster``."""
 
 import os
 import time
@@ -22,10 +22,10 @@ TRACE, CLUSTER = "trace.csv", "cluster.yaml"
 
 
 def recorded_target(given: Mapping[str, str | None]) -> Target:
-    """The cluster whose history is meant, by options and then by the environment, as for other commands.
+    """Return the cluster whose history to read, from options, then the environment, as for other commands.
 
     Raises:
-        click.UsageError: They contradict each other, or --cluster is a file.
+        click.UsageError: Options contradict each other, or --cluster is a file.
     """
     named = frozenset(name for name, value in given.items() if value is not None)
     values = {name: value if value is not None else os.environ.get(VARIABLES[name]) for name, value in given.items()}
@@ -38,10 +38,10 @@ def recorded_target(given: Mapping[str, str | None]) -> Target:
 
 
 def record_history(target: Target) -> "tuple[Recording, tuple[Team, ...]]":
-    """The history of a cluster and its teams; what is estimated or missing is told.
+    """Return the history of a cluster and its teams; print remarks on estimates and omissions.
 
     Raises:
-        NotFound: There is nothing to replay.
+        NotFound: The history is empty.
     """
     from fairlead.control.recording import record
 
@@ -64,7 +64,7 @@ def record_history(target: Target) -> "tuple[Recording, tuple[Team, ...]]":
 
 
 def remarks(recording: "Recording") -> list[str]:
-    """List what was estimated or left out, as sentences."""
+    """Return remarks on estimated and omitted runs, as sentences."""
     found = []
     if recording.num_censored:
         found.append(
@@ -80,7 +80,7 @@ def save_history(recording: "Recording", teams: "tuple[Team, ...]", directory: P
     """Write the trace and the cluster file.
 
     Raises:
-        Conflict: One of them is there already, or cannot be written.
+        Conflict: A file exists already, or cannot be written.
     """
     from fairlead.specs.formats.rendering import to_yaml
     from fairlead.specs.keys import Spec

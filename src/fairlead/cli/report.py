@@ -1,4 +1,4 @@
-"""Simulations as one HTML page that needs nothing else: a table, and plots, those of several policies side by side."""
+"""Renders simulations as a standalone HTML page of tables and plots, with several policies side by side."""
 
 import html
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from fairlead.cli.plots import MOST_LINES, NUM_COLOURS, Bar, Line, Steps, bars, 
 from fairlead.control.outcomes import Outcome, gpus_held, gpus_there, queue_length, time_spent
 from fairlead.text.quantities import describe_duration
 
-# Where GPU time goes, with the number of its colour.
+# Uses of GPU time, with the number of their colour.
 PARTS = {
     "useful": 2, "redone": 1, "start-up": 4, "saving": 0, "slowed": 3, "stopping": 5, "idle": 6, "down": 7,
 }  # fmt: skip
@@ -19,7 +19,7 @@ DASHES = ("none", "7 3", "2 3", "10 3 2 3", "4 4", "1 2", "none", "none")
 
 
 def render(title: str, results: Sequence[Result]) -> str:
-    """The page, with the tables that the command prints."""
+    """Render the page, with the tables that the command prints."""
     outcome = results[0][1]
     sections = "".join(f"<section><h2>{name}</h2>{content}</section>" for name, content in _sections(results))
     return (
@@ -33,7 +33,7 @@ def render(title: str, results: Sequence[Result]) -> str:
 
 
 def _sections(results: Sequence[Result]) -> list[tuple[str, str]]:
-    """Headings and what stands below them. One scale for all policies, or what is compared could not be seen."""
+    """Return headings with content. All policies have one scale, so that plots are comparable."""
     span = max(outcome.ended_s for _, outcome, _ in results)
     gpus = float(max((level for _, each, _ in results for _, level in gpus_there(each)), default=1.0))
     longest = max((level for _, each, _ in results for _, level in queue_length(each)), default=1.0)
@@ -60,7 +60,7 @@ def _where(results: Sequence[Result]) -> str:
 
 
 def _cost(results: Sequence[Result]) -> str:
-    """Dollars for GPUs by team, and the rest."""
+    """Draw the dollars for GPUs by team, and the rest."""
     teams = list(results[0][2].teams)[: MOST_LINES - 1]
     rows = []
     for policy, _, summary in results:
@@ -97,7 +97,7 @@ def _queue(outcome: Outcome, span: float, top: float) -> str:
 
 
 def _waits(outcome: Outcome, longest: float) -> str:
-    """A line for each team, the largest teams if there are many, and one for all runs."""
+    """Draw a line for each team, or the largest teams if there are many, and one for all runs."""
     by_team: dict[str, list[float | None]] = {}
     for run in outcome.runs:
         by_team.setdefault(run.team, []).append(run.waited_s)

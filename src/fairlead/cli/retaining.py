@@ -1,4 +1,4 @@
-"""Options that say what is kept of runs that are over."""
+"""Options for the retention of finished runs."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -14,7 +14,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Duration(click.ParamType[float]):
-    """A time for which something is kept, in the words of files; in seconds."""
+    """A retention period in the format of spec files, as seconds."""
 
     name = "duration"
 
@@ -30,10 +30,10 @@ class Duration(click.ParamType[float]):
 
 
 def keep_options(last: str) -> Callable[[Command], Command]:
-    """Add ``--keep`` and an option for a number; the function gets ``keeps: Retention``.
+    """Add ``--keep`` and an option for a count; the function gets ``keeps: Retention``.
 
     Args:
-        last: What the option for a number is called.
+        last: Name of the option for the count.
     """
 
     def add(command: Command) -> Command:

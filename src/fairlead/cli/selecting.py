@@ -1,4 +1,4 @@
-"""Options that choose runs by what they are: ``--phase``, ``--label`` and ``--all``."""
+"""Options that select runs by their properties: ``--phase``, ``--label`` and ``--all``."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ from fairlead.state.snapshot import AnyWorkload, Phase
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# More than these are counted when it is said which runs are meant.
+# Maximum names in a list of selected runs; the rest is a count.
 MOST_NAMED = 20
 
 
@@ -28,7 +28,7 @@ class Phases(click.ParamType[frozenset[Phase]]):
     """Phases, separated by commas, in any case.
 
     Args:
-        allowed: Those that make sense here.
+        allowed: Phases that the command accepts.
     """
 
     name = "phases"
@@ -60,7 +60,7 @@ class Phases(click.ParamType[frozenset[Phase]]):
 
 
 class Label(click.ParamType[tuple[str, str | None]]):
-    """A label as KEY=VALUE, or KEY for any value of it; completed from the runs there are."""
+    """A label as KEY=VALUE, or KEY for any value; completed from existing runs."""
 
     name = "label"
 
@@ -75,7 +75,7 @@ class Label(click.ParamType[tuple[str, str | None]]):
         try:
             cluster = target_in(ctx).quietly()
             runs = cluster.workloads()
-        except (FairleadError, click.UsageError):  # nothing to offer; the command itself will say why
+        except (FairleadError, click.UsageError):  # no completions; the command itself reports the error
             return []
         cluster.close()
         known = {f"{name}={value}" for run in runs for name, value in run.spec.labels.items()}
@@ -83,11 +83,11 @@ class Label(click.ParamType[tuple[str, str | None]]):
 
 
 def selection_options(*, phases: Iterable[Phase] = tuple(Phase), what: str = "runs") -> Callable[[Command], Command]:
-    """Add ``--phase`` and ``--label``; the function gets the ``selection: Selection``.
+    """Add ``--phase`` and ``--label``; the function gets ``selection: Selection``.
 
     Args:
-        phases: Those in which runs may be.
-        what: Which runs are looked at, for the help.
+        phases: Accepted phases.
+        what: Noun for the runs, for the help.
     """
 
     def add(command: Command) -> Command:
@@ -138,10 +138,10 @@ def names_or_selection(*, phases: Iterable[Phase], what: str) -> Callable[[Comma
 
 
 def is_by_selection(names: tuple[str, ...], selection: Selection, *, everything: bool) -> bool:
-    """Return whether runs are chosen by what they are, and not by their names.
+    """Return whether runs are selected by properties instead of names.
 
     Raises:
-        click.UsageError: By both, or by neither.
+        click.UsageError: Both or neither are given.
     """
     by_selection = everything or selection != Selection()
     if names and by_selection:
@@ -163,18 +163,18 @@ def chosen(
     asks: bool = False,
     warn: Callable[[list[AnyWorkload]], None] | None = None,
 ) -> list[AnyWorkload]:
-    """The runs that are meant; who chooses by what they are is shown them, and asked.
+    """Return the selected runs; a selection by properties is shown to the user for confirmation.
 
     Args:
-        verb: What is about to be done, such as "Stop".
-        can: Whether it can be done to a run; of those chosen by what they are only such are meant.
-        asks: Whether it is asked also of runs that are named.
-        warn: Says what it means for them before it is asked.
+        verb: The action, such as "Stop".
+        can: Returns whether the action applies to a run; filters a selection by properties.
+        asks: Whether to ask for confirmation of named runs too.
+        warn: Describes the consequences before the question.
 
     Raises:
-        click.UsageError: Names and a selection contradict each other, or there is nobody to ask.
-        click.Abort: The answer is no.
-        NotFound: There is no run of a name.
+        click.UsageError: Names and a selection contradict each other, or no terminal can show the question.
+        click.Abort: The user declines.
+        NotFound: No run has a name.
     """
     by_selection = is_by_selection(names, selection, everything=everything)
     runs = [run for run in cluster.select(selection) if can(run)] if by_selection else find_all(cluster, names)
@@ -189,11 +189,11 @@ def chosen(
 
 
 def confirm(question: str, *, yes: bool, told: bool = True) -> None:
-    """Ask, unless the answer was given; then say what is done where ``told`` is set.
+    """Ask for confirmation, unless ``yes`` is set; then print the action if ``told`` is set.
 
     Raises:
-        click.UsageError: There is no terminal to ask on.
-        click.Abort: The answer is no.
+        click.UsageError: No terminal can show the question.
+        click.Abort: The user declines.
     """
     if yes:
         if told:
@@ -205,7 +205,7 @@ def confirm(question: str, *, yes: bool, told: bool = True) -> None:
 
 
 def describe_runs(runs: list[AnyWorkload]) -> str:
-    """Tell how many runs they are and which, as far as that can be taken in."""
+    """Describe runs by number and names, up to a limit."""
     names = [run.spec.name for run in runs]
     named = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
     return named if len(runs) == 1 else f"{len(runs)} runs: {named}"

@@ -1,4 +1,4 @@
-"""Formats runs for people, and the same as JSON."""
+"""Formats runs as text and as JSON."""
 
 import json
 import shutil
@@ -24,12 +24,12 @@ LEAST_COLUMN = 20
 
 
 def as_json(value: Any) -> str:
-    """One line of JSON."""
+    """Serialize a value to one line of JSON."""
     return json.dumps(value, default=str)
 
 
 def run_json(workload: AnyWorkload) -> dict[str, Any]:
-    """A workload as an object for programs."""
+    """Return a workload as a JSON object."""
     detail: Any = workload.status.detail
     own = {} if is_leaf(workload) else {"detail": None if detail is None else asdict(detail)}
     return {
@@ -59,7 +59,7 @@ def run_json(workload: AnyWorkload) -> dict[str, Any]:
 
 
 def event_json(event: EventRecord) -> dict[str, Any]:
-    """Return an event as an object for programs: ``event`` is its name, ``uid`` that of its run."""
+    """Return an event as a JSON object: ``event`` is its type, ``uid`` that of its run."""
     return {
         "id": event.id,
         "at": event.at,
@@ -71,7 +71,7 @@ def event_json(event: EventRecord) -> dict[str, Any]:
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
-    """Rows in aligned columns, the first one the header; on a terminal the last column is cut where it would wrap."""
+    """Format rows in aligned columns, the first as header; on a terminal, truncate the last one to avoid wrapping."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     room = None
     if sys.stdout is not None and sys.stdout.isatty():
@@ -83,7 +83,7 @@ def table(rows: list[tuple[str, ...]]) -> str:
 
 
 def run_rows(workloads: Sequence[AnyWorkload]) -> list[tuple[str, ...]]:
-    """Workloads as rows of the listing, with its header; teams where there are several, children indented."""
+    """Return workloads as rows of a listing with header; with teams if there are several, and children indented."""
     has_teams = len({each.spec.team for each in workloads}) > 1
     team = ("TEAM",) if has_teams else ()
     header = ("NAME", *team, "PHASE", "RANKS", "STEP", "SUBMITTED", "REASON")
@@ -91,7 +91,7 @@ def run_rows(workloads: Sequence[AnyWorkload]) -> list[tuple[str, ...]]:
 
 
 def _run_row(workload: AnyWorkload, depth: int, *, has_teams: bool) -> tuple[str, ...]:
-    # What is wrong with one that runs goes before the reason why it does.
+    # A warning of a running workload takes precedence over the reason of its phase.
     wrong = warning_of(workload, time.time())
     return (
         f"{'  ' * depth}{workload.spec.name}",
@@ -105,17 +105,17 @@ def _run_row(workload: AnyWorkload, depth: int, *, has_teams: bool) -> tuple[str
 
 
 def describe_event(type_: str, reason: Reason) -> str:
-    """Return an event as its type and its reason; the type alone where the reason adds nothing."""
+    """Format an event as its type and reason; the type alone if the reason adds nothing."""
     return type_ if reason == JUST_SUBMITTED else f"{type_}: {reason.message}"
 
 
 def describe_time(at: float) -> str:
-    """A Unix time as the clock on the wall shows it."""
+    """Format a Unix time as local time."""
     return time.strftime("%F %T", time.localtime(at))
 
 
 def describe_reason(reason: Reason) -> str:
-    """A reason with its further lines and its remedy."""
+    """Format a reason with its details and its remedy."""
     lines = [reason.message]
     lines += [f"    {line}" for line in reason.detail[-12:]]
     if reason.remedy:
@@ -124,10 +124,10 @@ def describe_reason(reason: Reason) -> str:
 
 
 def message(text: str) -> None:
-    """Something for people, which is no result."""
+    """Print a message for the user to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def cut(text: str, length: int | None) -> str:
-    """The text, shortened to a length if one is given."""
+    """Truncate a text to a length, if one is given."""
     return text if length is None or len(text) <= length else f"{text[: length - 3]}..."

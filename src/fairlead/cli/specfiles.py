@@ -1,4 +1,4 @@
-"""Spec files as arguments of commands; ``-`` is the standard input."""
+"""Loads spec files given as arguments; ``-`` is the standard input."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 STDIN_SOURCE = "<stdin>"
-# Of a run whose spec comes through a pipe and gives no name.
+# Default name of a run whose spec comes from the standard input.
 STDIN_NAME = "run"
 ENDINGS = (".yaml", ".yml", ".json")
 
@@ -26,34 +26,34 @@ files_type = click.Path(readable=False, allow_dash=True)
 
 
 def is_spec_file(argument: str) -> bool:
-    """Return whether an argument names a spec file, by its ending, or the standard input."""
+    """Return whether an argument is a spec file, by its extension, or the standard input."""
     return argument == STDIN or argument.endswith(ENDINGS)
 
 
 def directory_of(file: str) -> Path:
-    """The directory to which paths in a file are relative: of the standard input, the current one."""
+    """Return the base of relative paths in a file: for the standard input, the current directory."""
     return Path.cwd() if file == STDIN else Path(file).parent
 
 
 def workloads(file: str, changed: "Callable[[Pipeline], Pipeline] | None" = None) -> tuple[WorkloadSpec, ...]:
-    """The workloads in a file or in the standard input; of each pipeline the run that carries it out.
+    """Return the workloads in a file or the standard input; for each pipeline, the workload that runs it.
 
     Args:
-        changed: What to make of each pipeline first; None for nothing.
+        changed: Transforms each pipeline first; None for no change.
 
     Raises:
-        InvalidSpec: Something in it is wrong.
-        NotFound: There is no such file.
-        Conflict: It holds something that this cluster has no use for.
+        InvalidSpec: The file is invalid.
+        NotFound: The file does not exist.
+        Conflict: It contains a kind that this cluster cannot use.
     """
     return only_workloads(load(file), STDIN_SOURCE, changed) if file == STDIN else read(file, changed)
 
 
 def load(file: str) -> "tuple[Spec, ...]":
-    """The specs in a file or in the standard input.
+    """Return the specs in a file or the standard input.
 
     Raises:
-        InvalidSpec: It cannot be read or something in it is wrong.
+        InvalidSpec: The file cannot be read or is invalid.
     """
     from fairlead.specs.formats.reading import load_file, load_stream
 
@@ -65,10 +65,10 @@ def load(file: str) -> "tuple[Spec, ...]":
 
 
 def refuse_twice(files: tuple[str, ...]) -> None:
-    """Refuse the standard input where it is named more than once: it can be read only once.
+    """Refuse more than one ``-``, since the standard input can be read only once.
 
     Raises:
-        click.UsageError: It is.
+        click.UsageError: ``-`` is given more than once.
     """
     if files.count(STDIN) > 1:
         raise click.UsageError("`-` is the standard input, which can be read only once: give it once.")

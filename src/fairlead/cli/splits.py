@@ -1,4 +1,4 @@
-"""Estimated splits of a model as people and programs read them."""
+"""Formats estimated parallel splits of a model as text and JSON."""
 
 import contextlib
 from dataclasses import asdict, replace
@@ -27,10 +27,10 @@ HEADERS = ("DATA", "SHARD", "TENSOR", "PIPELINE", "MICRO-BATCH", "RECOMPUTE", "G
 
 
 def describe_splits(cluster: ClusterClient, spec: Training, directory: Path | None) -> list[str]:
-    """The table of splits, best first, and what the run's own split lacks; or why there is no estimate.
+    """Return a table of splits, best first, and the deficiency of the run's own split; or why there is no estimate.
 
     Args:
-        directory: Of the spec file.
+        directory: Directory of the spec file.
     """
     try:
         ranking = _ranking(cluster, spec, directory)
@@ -40,10 +40,10 @@ def describe_splits(cluster: ClusterClient, spec: Training, directory: Path | No
 
 
 def describe_traces(spec: Training, directory: Path) -> list[str]:
-    """Tell what the run's own program would allocate, counted with fake tensors, beside the estimate.
+    """Describe the allocations of the run's own program, counted with fake tensors, beside the estimate.
 
     Raises:
-        Conflict: It cannot be traced.
+        Conflict: The program cannot be traced.
     """
     found = []
     for each, estimated in _traces(spec, directory):
@@ -60,20 +60,20 @@ def describe_traces(spec: Training, directory: Path) -> list[str]:
 
 
 def traces_json(spec: Training, directory: Path) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """Return the traces as JSON objects."""
     return [{**asdict(each), "estimated_bytes": estimated} for each, estimated in _traces(spec, directory)]
 
 
 def _traces(spec: Training, directory: Path) -> list[tuple[TracedStage, float | None]]:
-    """Each stage that was traced, and its bytes by estimate; None without one."""
+    """Return each traced stage with its estimated bytes; None without an estimate."""
     estimates: tuple[StageMemory, ...] = ()
     config = read_config(spec, directory)
     if spec.parallel is not None:
         parallel = resolve(spec, config, read_measured()).parallel
-        if parallel.candidates:  # the one that is tried first
+        if parallel.candidates:  # the candidate that is tried first
             parallel = split_of_candidate(parallel, order(parallel)[0])
         spec = replace(spec, parallel=parallel)
-    with contextlib.suppress(UnknownModel):  # then there is nothing to compare with
+    with contextlib.suppress(UnknownModel):  # then there is no estimate to compare with
         if spec.model is not None:
             split = split_of(spec.parallel or Parallel(data=spec.world_size))
             estimates = torch_memory.stages(transformer_of(spec.model, config), split)
@@ -81,7 +81,7 @@ def _traces(spec: Training, directory: Path) -> list[tuple[TracedStage, float | 
 
 
 def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) -> list[dict[str, Any]] | None:
-    """Every split, for programs; None where there is no estimate."""
+    """Return every split as a JSON object; None without an estimate."""
     try:
         return _json(_ranking(cluster, spec, directory))
     except (Conflict, UnknownModel):
@@ -95,7 +95,7 @@ def _ranking(cluster: ClusterClient, spec: Training, directory: Path | None) -> 
 
 
 def _price_of(spec: Training, nodes: tuple[Node, ...]) -> float | None:
-    """Dollars an hour of the cheapest node with such GPUs; None when nobody says."""
+    """Return the hourly price in dollars of the cheapest node with enough GPUs; None if unknown."""
     gpu = spec.resources.gpu
     fitting = [node for node in nodes if gpu is not None and len(node.gpus) >= gpu.num_devices]
     return min((node.price_per_hour for node in fitting if node.price_per_hour is not None), default=None)

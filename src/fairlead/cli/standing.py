@@ -1,4 +1,4 @@
-"""Applies pipelines to a cluster, where each that runs by itself is an object that stays, and lists them."""
+"""Applies triggered pipelines to a cluster, where each is a persistent object, and lists them."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -15,17 +15,17 @@ from fairlead.state.snapshot import AnyWorkload, Workload
 
 
 def apply_files(cluster: ClusterClient, files: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Submit the pipelines of some files, or give those that are there another spec; what became of each.
+    """Submit the pipelines of some files, or update the specs of existing ones; return the outcome of each.
 
     Raises:
-        Conflict: One is no pipeline that runs by itself, or a cluster cannot carry it out.
+        Conflict: A spec is not a triggered pipeline, or the cluster cannot run it.
     """
     wanted = [_admitted(cluster, each, directory_of(file)) for file in files for each in map(_only, load(file))]
     told = []
     for admitted in wanted:
         name = admitted.spec.name
         before = next((each for each in standing_in(cluster, admitted.spec.team) if each.spec.name == name), None)
-        # Under its own name: one that is over makes way.
+        # Under its own name: a finished one is replaced.
         run = cluster.launch(admitted.spec, directory=admitted.directory)
         if before is None:
             change, said = "applied", f"Applied {name}{cluster.where(run)}"
@@ -38,7 +38,7 @@ def apply_files(cluster: ClusterClient, files: tuple[str, ...]) -> list[dict[str
 
 
 def standing_in(cluster: ClusterClient, team: str | None = None) -> list[Workload[Pipeline]]:
-    """The pipelines that run by themselves, by name."""
+    """Return the triggered pipelines, sorted by name."""
     found = [
         cast("Workload[Pipeline]", each)
         for each in cluster.unfinished(team)
@@ -48,7 +48,7 @@ def standing_in(cluster: ClusterClient, team: str | None = None) -> list[Workloa
 
 
 def describe_standing(pipeline: AnyWorkload) -> tuple[str, ...]:
-    """Name, team and state of one."""
+    """Return the name, team and state of a pipeline."""
     return pipeline.spec.name, pipeline.spec.team, f"{pipeline.status.phase.value}: {pipeline.status.reason.message}"
 
 

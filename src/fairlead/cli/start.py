@@ -1,4 +1,4 @@
-"""The entry point of ``fairlead``: starts what takes as long as a command itself before it loads the command line."""
+"""The entry point of ``fairlead``: starts the supervisor, if needed, before it imports the command line."""
 
 import gc
 import os
@@ -6,19 +6,19 @@ import sys
 
 from fairlead.cli.ahead import start_ahead
 
-# New objects between looks for garbage. What a command loads stays, and by the default of 700 it is looked through
+# Threshold of garbage collection. The objects that a command loads persist, and at the default of 700 they are scanned
 # hundreds of times, which takes a twelfth of the command's processor time.
 NEW_OBJECTS = 50_000
 
 
 def main() -> None:
-    """Start a supervisor where the command will need one, then carry the command out; never shows a traceback."""
+    """Start a supervisor if the command will need one, then run the command; never print a traceback."""
     gc.set_threshold(NEW_OBJECTS)
     start_ahead(sys.argv[1:], os.environ)
-    from fairlead.cli.main import call  # here and not above: a sixth of what a command takes until it submits
+    from fairlead.cli.main import call  # here and not above: takes a sixth of the time until a command submits
 
     code = call(sys.argv[1:])
-    gc.freeze()  # the process ends: nothing is to be looked through once more, which takes an eighth
+    gc.freeze()  # the process ends: skip a last garbage collection, which takes an eighth of the time
     sys.exit(code)
 
 

@@ -1,4 +1,4 @@
-"""Standard streams that nobody reads any more."""
+"""Handles standard streams whose reader has gone."""
 
 import contextlib
 import io
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def discard(stream: Any) -> None:
-    """Send what is still in a stream's buffer nowhere, so that the interpreter's own flush at exit says nothing."""
+    """Discard a stream's buffer, so that the interpreter's flush at exit prints no error."""
     if stream is None:
         return
-    # A stream that is no file of the system, as in a test, has nothing that could fail at exit.
+    # A stream without a file descriptor, as in a test, cannot fail at exit.
     with contextlib.suppress(io.UnsupportedOperation):
         target, null = stream.fileno(), os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, target)

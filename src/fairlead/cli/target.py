@@ -1,6 +1,6 @@
-"""Finds the cluster that a command speaks to: options that every such command has, and what follows from them.
+"""Finds the cluster for a command: the common options, and the client that they select.
 
-Nothing of Kubernetes is imported until a command asks for it.
+Kubernetes modules are imported only when a command needs them.
 """
 
 import re
@@ -29,12 +29,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The cluster that is meant.
+    """The selected cluster.
 
     Attributes:
-        context: Of the kubeconfig; None for the current one, or for the cluster that this process runs in.
-        namespace: None for the context's own.
-        options: What the command line said of it; the environment says the rest again by itself.
+        context: Context of the kubeconfig; None for the current one, or the cluster that this process runs in.
+        namespace: None for that of the context.
+        options: Options from the command line, for suggested commands; variables apply to those anyway.
     """
 
     cluster: str = LOCAL
@@ -47,13 +47,13 @@ class Target:
         return self.cluster == KUBERNETES
 
     def open(self, *, is_to_submit: bool = False) -> "ClusterClient":
-        """The cluster; its nobody looking after it is told, and mended where that is ours to do, as is its trouble.
+        """Open the cluster and start its loop if that is local; print warnings of a missing loop or another problem.
 
         Args:
-            is_to_submit: Nothing comes of it while the cluster is in trouble.
+            is_to_submit: Raise if the cluster has a problem, instead of a warning.
 
         Raises:
-            ClusterError: It cannot be reached, or is in trouble.
+            ClusterError: It cannot be reached, or has a problem.
         """
         from fairlead.cli.show import message
         from fairlead.errors import ClusterError
@@ -69,19 +69,19 @@ class Target:
         return cluster
 
     def quietly(self) -> "ClusterClient":
-        """The cluster, whoever looks after it."""
+        """Open the cluster without checking its loop."""
         from fairlead.control.opening import open_kubernetes, open_local
 
         if not self.is_kubernetes:
             return open_local()
         import logging
 
-        # What the threads of a watch meet is told by the commands, once and in a sentence.
+        # Commands report errors of watch threads themselves, once and in a sentence.
         logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)
         return open_kubernetes(context=self.context, namespace=self.namespace, options=self.options)
 
     def paged(self) -> "PagedClient":
-        """Open the cluster for whoever looks at it for long: it follows what changes, and answers from that."""
+        """Open the cluster for a long-lived reader: it watches for changes and answers from its cache."""
         from fairlead.control.opening import open_local
 
         if not self.is_kubernetes:
@@ -94,10 +94,10 @@ class Target:
         return cluster
 
     def access(self) -> "Access":
-        """Find the way to the Kubernetes cluster; its namespace is the one that is meant.
+        """Return the access to the Kubernetes cluster, with the selected namespace.
 
         Raises:
-            ClusterError: No such context, or it cannot be used.
+            ClusterError: The context does not exist or cannot be used.
         """
         from dataclasses import replace
 
@@ -107,7 +107,7 @@ class Target:
         return access if self.namespace is None else replace(access, namespace=self.namespace)
 
     def client(self) -> "Client":
-        """A client of the Kubernetes cluster, with bounds that fit one person's command."""
+        """Return a client of the Kubernetes cluster, with limits for an interactive command."""
         from fairlead.cluster.kubernetes.api.client import Client
         from fairlead.cluster.kubernetes.client.user_client import PERSONAL
 
@@ -115,21 +115,21 @@ class Target:
 
 
 def cluster_options(command: Command) -> Command:
-    """Add ``--cluster``, ``--context`` and ``--namespace``; the function gets the ``target: Target``."""
+    """Add ``--cluster``, ``--context`` and ``--namespace``; the function gets ``target: Target``."""
     return _with_options(command, [_CLUSTER, _CONTEXT, _NAMESPACE])
 
 
 def kubernetes_options(command: Command) -> Command:
-    """For what exists on Kubernetes only: ``--context`` and ``--namespace``; the ``target`` is a Kubernetes cluster."""
+    """Add ``--context`` and ``--namespace`` for Kubernetes alone; ``target`` is a Kubernetes cluster."""
     return _with_options(command, [_CONTEXT, _NAMESPACE])
 
 
 def target_of(values: Mapping[str, str | None], given: frozenset[str]) -> Target:
-    """Find the cluster that options and variables mean; an option on the command line outweighs the environment.
+    """Return the cluster that options and variables select; options take precedence over the environment.
 
     Args:
-        values: Of ``cluster``, ``context`` and ``namespace``; empty text counts as nothing.
-        given: Those of them that stood on the command line.
+        values: Values of ``cluster``, ``context`` and ``namespace``; an empty text counts as unset.
+        given: Those given on the command line.
 
     Raises:
         click.UsageError: They contradict each other.
@@ -159,7 +159,7 @@ def target_of(values: Mapping[str, str | None], given: frozenset[str]) -> Target
 
 
 def target_in(context: click.Context) -> Target:
-    """Find the cluster that the options of a command line mean, as far as it was read; for completion too."""
+    """Return the cluster that the parsed options of a command line select; also for completion."""
     known = {name for name in VARIABLES if name in context.params}
     given = frozenset(name for name in known if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
     values = {name: context.params[name] for name in known}
@@ -187,7 +187,7 @@ def _say(name: str, given: frozenset[str]) -> str:
 
 
 class _Cluster(click.Choice[str]):
-    """One of the clusters; a wrong word is said to be of the variable, where it stands there."""
+    """The choice of cluster; an error names the variable if the value comes from there."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Estimates of how an endpoint with a text server would answer, as people and programs read them."""
+"""Formats performance estimates of endpoints with a text server, as text and JSON."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -20,15 +20,15 @@ from fairlead.specs.serving import Serving
 from fairlead.text.quantities import plural
 
 Config: TypeAlias = Mapping[str, Any]
-# What Hugging Face calls models that answer with text.
+# Suffixes of Hugging Face's architectures of text generation.
 GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
-# Of each search of a calibration.
+# Number of simulations of each search in a calibration.
 SIMULATIONS = 200
 HEADERS = ("REQUESTS/S", "TOKENS/S", "FIRST TOKEN", "EACH FURTHER")
 
 
 def text_config(spec: Serving, directory: Path) -> Config | None:
-    """Return what describes the model of text that an endpoint's own server has on this machine; None without one."""
+    """Return the config of the local text model that an endpoint's own server uses; None without one."""
     if spec.run is None or spec.resources.gpu is None or spec.model is None or "://" in spec.model or "@" in spec.model:
         return None
     path = Path(directory, spec.workdir or ".", spec.model).expanduser() / "config.json"
@@ -38,12 +38,12 @@ def text_config(spec: Serving, directory: Path) -> Config | None:
 
 
 def describe_text(spec: Serving, config: Config, tokens: tuple[int, int], served: Path | None) -> list[str]:
-    """Tell how one replica would answer under several loads; or why there is no estimate.
+    """Describe the performance of one replica under several loads; or why there is no estimate.
 
     Args:
-        config: Of its model, as ``text_config`` has it.
-        tokens: Of a usual request and of its answer.
-        served: Of requests that such a replica has served; None before it has.
+        config: Config of its model, from ``text_config``.
+        tokens: Numbers of tokens of a typical request and its answer.
+        served: File of requests that such a replica has served; None without one.
     """
     try:
         estimates = _estimates(spec, config, tokens, served)
@@ -75,7 +75,7 @@ def describe_text(spec: Serving, config: Config, tokens: tuple[int, int], served
 def text_json(
     spec: Serving, config: Config, tokens: tuple[int, int], served: Path | None
 ) -> list[list[dict[str, Any]]] | None:
-    """The same for programs, a list for each estimate; None without one."""
+    """Return the estimates as JSON, a list for each; None without an estimate."""
     try:
         return [[asdict(load) for load in each.found] for each in _estimates(spec, config, tokens, served)]
     except (Conflict, UnknownModel):
@@ -84,7 +84,7 @@ def text_json(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Estimate:
-    """The answers by one set of coefficients."""
+    """The estimate by one set of coefficients."""
 
     gpus: str
     engine: Engine
@@ -112,6 +112,6 @@ def _estimates(spec: Serving, config: Config, tokens: tuple[int, int], served: P
 
 
 def _range(values: Iterable[float]) -> str:
-    """Return one number, or the least and the greatest where they differ as printed."""
+    """Format one number, or the minimum and maximum if they differ as printed."""
     texts = sorted((f"{each:.3g}" if each < 1_000 else f"{each:.0f}" for each in values), key=float)
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"

@@ -1,18 +1,18 @@
-"""Warns, in a command that waits, of a cluster in trouble: once when it begins, and once when it is over."""
+"""Warns in a waiting command of problems of the cluster: once at the start of a problem, and once at its end."""
 
 from fairlead.cli.show import message
 from fairlead.cluster.client import ClusterClient
 
 
 class Troubles:
-    """The trouble of one cluster while a command waits; what it had at the start was told when it was opened."""
+    """The problems of a cluster while a command waits; an initial one was reported when the cluster was opened."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
         self._is_told = cluster.trouble() is not None
 
     def tell(self) -> None:
-        """Say what has changed since the last call."""
+        """Print what has changed since the last call."""
         trouble = self._cluster.trouble()
         if trouble is not None and not self._is_told:
             message(f"fairlead: {trouble}")

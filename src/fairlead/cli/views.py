@@ -1,4 +1,4 @@
-"""The three ways in which followed runs are shown: on a terminal, as plain text, as JSON lines."""
+"""Views of followed runs: on a terminal, as plain text, and as JSON lines."""
 
 import sys
 import time
@@ -26,7 +26,7 @@ PLAIN_PROGRESS_S = 5.0
 
 
 class Plain:
-    """Output to stdout; events, a line of progress when it has changed, and the end to stderr."""
+    """A view with output on stdout, and events, changes of progress and the end on stderr."""
 
     def __init__(self, cluster: ClusterClient, *, several: bool) -> None:
         self._cluster = cluster
@@ -69,7 +69,7 @@ class Plain:
 
 
 class Terminal:
-    """Everything above a line for each run that stays at the bottom."""
+    """A view with a progress line per run at the bottom of the terminal, and everything else above."""
 
     def __init__(self, cluster: ClusterClient, *, several: bool) -> None:
         from rich.console import Console
@@ -101,16 +101,16 @@ class Terminal:
         self._print(_conclusion(self._cluster, run))
 
     def _style(self, style: str) -> str:
-        """The style, or none for who sets NO_COLOR: rich itself keeps bold and dim then."""
+        """Return the style, or none with NO_COLOR, where rich would keep bold and dim."""
         return "" if self._console.no_color else style
 
     def _print(self, text: str, style: str | None = None) -> None:
-        # A line that is longer than the terminal is wide is the terminal's to wrap, so that it can be copied whole.
+        # The terminal wraps long lines, so that they can be copied whole.
         self._console.print(text, style=style, markup=False, soft_wrap=True)
 
 
 class Json:
-    """Everything as an object a line, each with ``type`` (log, event, progress, end) and ``run``."""
+    """A view with an object per line, each with ``type`` (log, event, progress, end) and ``run``."""
 
     def __init__(self) -> None:
         self._told: dict[str, Progress] = {}
@@ -144,13 +144,13 @@ class Json:
 
 
 def flush() -> None:
-    """Show what was printed; each line by itself would cost more than all else that is done for it."""
+    """Flush stdout; flushing after every line would cost more than the rest of its processing."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def _is_end(run: AnyWorkload, event: EventRecord) -> bool:
-    """Return whether ``end`` will say of the run what the event says."""
+    """Return whether ``end`` will show what the event says."""
     state = run.status
     return state.phase.is_final and event.type == state.phase.value and event.at >= state.since
 
@@ -160,7 +160,7 @@ def _say_event(run: AnyWorkload, event: EventRecord, with_name: bool) -> str:
 
 
 def _conclusion(cluster: ClusterClient, run: AnyWorkload) -> str:
-    """Tell how a run ended, and what to do next."""
+    """Describe the end of a run, and the next action."""
     name, state = run.spec.name, run.status
     told = f"\n{name} is {state.phase.value}: {describe_reason(state.reason)}"
     if state.phase is Phase.FAILED and state.reason.code is not Code.CANNOT_FIT:
@@ -171,7 +171,7 @@ def _conclusion(cluster: ClusterClient, run: AnyWorkload) -> str:
 
 
 def _resumption(reason: Reason, again: str) -> str:
-    """Say how to go on after a failure, where its reason does not say so itself."""
+    """Describe how to continue after a failure, unless its reason does."""
     if reason.remedy is not None and "fairlead resume" in reason.remedy:
         return ""
     before = ", " if reason.code is Code.DEADLINE_EXCEEDED else "; once it is fixed, "
@@ -210,7 +210,7 @@ def _bar(run: AnyWorkload, name_style: str) -> list[Any]:
 
 
 def _time_left(run: AnyWorkload) -> float | None:
-    """Seconds to the last step at the pace of this start; None before there is one."""
+    """Return the seconds to the last step at the pace of this attempt; None before a first step."""
     progress = run.progress
     if progress is None or not progress.step or not progress.total_steps:
         return None

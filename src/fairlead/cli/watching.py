@@ -1,4 +1,4 @@
-"""A listing of runs that is kept up to date: redrawn on a terminal, elsewhere a line for each change."""
+"""Shows a live listing of runs: redrawn on a terminal, elsewhere a line per change."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ from fairlead.policy.kinds.progress import progress_of
 from fairlead.state.snapshot import AnyWorkload
 
 LOOK_S = 1.0
-# What changes all the time is shown as it is this often at most.
+# Minimum interval between updates of frequent changes.
 LEAST_S = 0.3
 NONE = "No runs."
 
@@ -71,7 +71,7 @@ def _wait(cluster: ClusterClient) -> None:
 
 
 def _is_there(cluster: ClusterClient, uid: str) -> bool:
-    """Return whether a run that is not in the listing any more still is."""
+    """Return whether a run that is no longer in the listing still exists."""
     try:
         cluster.get(uid)
     except NotFound:

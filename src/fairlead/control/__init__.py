@@ -1,1 +1,1 @@
-"""The loops: load, decide, apply. Adapters are joined to loops here and nowhere else."""
+"""The control loops: load, decide, apply. The only package that connects adapters to the loops."""

@@ -1,4 +1,4 @@
-"""Admits a spec to a cluster: what it leaves open is filled in, what cannot be honoured is refused."""
+"""Admits a spec to a cluster: fills in omitted fields and refuses what the cluster cannot honour."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,13 +41,13 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission(Generic[Spec_co]):
-    """A spec as the cluster will run it.
+    """An admitted spec, as the cluster will run it.
 
     Attributes:
-        spec: With everything filled in.
-        notes: What was chosen or left out, one sentence each.
-        directory: The one whose files are taken along; None for none.
-        taken: What is taken along, as a sentence; None for nothing.
+        spec: The spec with all fields filled in.
+        notes: Choices and omissions, one sentence each.
+        directory: Directory whose files are copied for the run; None for none.
+        taken: A sentence about the copied files; None if there are none.
     """
 
     spec: Spec_co
@@ -59,15 +59,15 @@ class Admission(Generic[Spec_co]):
 def admit(
     cluster: ClusterClient, spec: Spec, directory: Path | None, *, ignore: frozenset[str] = frozenset()
 ) -> Admission[Spec]:
-    """Admit a spec to a cluster, which keeps it in its own terms; of a parent each run that it describes.
+    """Admit a spec to a cluster, in the form that the cluster stores; of a parent, each run that it describes.
 
     Args:
-        directory: Of the spec file, to which a relative ``workdir`` is relative; None for a run that keeps its files.
-        ignore: Fields that the user agrees to leave out; of ``IGNORABLE``.
+        directory: Directory of the spec file, the base of a relative ``workdir``; None for a run that keeps its files.
+        ignore: Fields that the user agrees to drop; from ``IGNORABLE``.
 
     Raises:
-        Conflict: Something cannot be honoured by this cluster, or ``ignore`` names what can be.
-        CannotFit: The gang would not fit even if nothing else ran, as far as this cluster tells beforehand.
+        Conflict: This cluster cannot honour a field, or ``ignore`` names one that it can.
+        CannotFit: The gang would not fit even on an empty cluster, where this cluster can check that in advance.
     """
     if type(spec).__name__ == "Serving":
         _refuse_endpoint(cluster, cast("Serving", spec))
@@ -81,7 +81,7 @@ def admit(
 def admit_as(
     cluster: ClusterClient, spec: Spec, directory: Path | None, *, ignore: frozenset[str] = frozenset()
 ) -> Admission[Spec]:
-    """Admit a spec that is what the cluster keeps; see ``admit``."""
+    """Admit a spec that is already in the form that the cluster stores; see ``admit``."""
     if cluster.has_containers and parent_of(spec) is not None:
         from fairlead.cluster.preflight import population_problem  # here and not above: most specs are runs
 
@@ -89,7 +89,7 @@ def admit_as(
         if problem is not None:
             raise Conflict(f"{spec.name}: {problem}; or `--cluster local`.")
     runs: list[Admission] = []
-    # What the driver of a pipeline holds is not there for the runs that it waits for.
+    # The resources of a pipeline's driver are not available to the runs that it waits for.
     driver: Training | None = getattr(spec, "driver", None)
     held = 0 if driver is None else driver.resources.cpu_milli or 0
 
@@ -108,7 +108,7 @@ def admit_as(
 
 
 def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
-    """Refuse an endpoint that needs a gateway, or an engine, where there is none."""
+    """Refuse an endpoint that needs a gateway or an engine on a cluster without one."""
     if spec.engine is not None:
         problem = cluster.engine_problem(spec.engine)
         if problem is not None:
@@ -140,7 +140,7 @@ def _admit_run(
     if PIPELINE_VARIABLE in spec.env:
         from fairlead.specs.formats.packing import unpacked  # here, since few runs are pipelines
 
-        unpacked(spec.env[PIPELINE_VARIABLE])  # what says that it is a pipeline has to be one
+        unpacked(spec.env[PIPELINE_VARIABLE])  # raises if the marker of a pipeline does not hold one
     if cluster.has_containers and directory is not None and is_driver(spec) and PIPELINE_VARIABLE not in spec.env:
         from fairlead.control.pipelines.as_pod import in_pods  # here, since few runs are pipelines
 
@@ -151,7 +151,7 @@ def _admit_run(
     prepared = cluster.prepare(detected.spec, directory)
     prepared = replace(prepared, notes=(*detected.notes, *prepared.notes))
     if prepared.spec.parallel is not None:
-        # Imported by the few that say how they are split.
+        # Imported here, since few runs have a parallel split.
         from fairlead.control.gpu_measurement import read_measured
         from fairlead.control.model_config import read_config
         from fairlead.policy.strategy.resolution import resolve
@@ -175,12 +175,12 @@ def _admit_run(
         return replace(checked, notes=(*prepared.notes, *checked.notes))
     if ignore:
         raise Conflict(f"`{min(ignore)}` is honoured on this cluster; leave `--ignore {min(ignore)}` out.")
-    # Nodes may come and go there, so whether it fits is the operator's to say.
+    # Nodes come and go there, so the operator decides whether the gang fits.
     return Admission(spec=prepared.spec, notes=prepared.notes, directory=prepared.directory, taken=prepared.taken)
 
 
 def _memory_note(spec: Training, directory: Path | None) -> str:
-    # Imported by the few that hold checkpoints in memory.
+    # Imported here, since few runs hold checkpoints in memory.
     from fairlead.control.model_config import read_config
     from fairlead.policy.strategy.checkpoint_memory import memory_note
     from fairlead.policy.strategy.resolution import transformer_of
@@ -190,7 +190,7 @@ def _memory_note(spec: Training, directory: Path | None) -> str:
 
 
 def left_open(cluster: ClusterClient, spec: Training) -> Training:
-    """An admitted spec without what is chosen for it anyway, so that it is chosen anew where something else changes."""
+    """Return an admitted spec without fields that admission fills in anyway, so that a change determines them anew."""
     nodes = () if cluster.has_containers else cluster.nodes()
 
     def filled(spec: Training) -> Training:
@@ -208,7 +208,7 @@ def left_open(cluster: ClusterClient, spec: Training) -> Training:
 
 
 def _workdir(spec: Training, directory: Path | None) -> Path:
-    """The directory in which the command starts, as far as its files are here."""
+    """Return the directory in which the command starts, if its files are on this machine."""
     base = Path.home() if directory is None else directory.absolute()
     return base if spec.workdir is None else base / Path(spec.workdir).expanduser()
 
@@ -217,11 +217,11 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
     """Admit a spec to a cluster without containers.
 
     Args:
-        ignore: Fields that the user agrees to leave out here; of ``IGNORABLE``.
+        ignore: Fields that the user agrees to drop; from ``IGNORABLE``.
 
     Raises:
-        Conflict: A field cannot be honoured by this cluster, or ``ignore`` names one that cannot be left out.
-        CannotFit: The gang would not fit even if nothing else ran.
+        Conflict: This cluster cannot honour a field, or ``ignore`` names one that cannot be dropped.
+        CannotFit: The gang would not fit even on an empty cluster.
     """
     unknown = ignore - set(IGNORABLE)
     if unknown:
@@ -258,7 +258,7 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
 
 
 def free_name(cluster: ClusterClient, spec: WorkloadSpec) -> str:
-    """The spec's name, or with a number behind it the first one that no finished run has."""
+    """Return the spec's name, with the first number appended that makes it differ from those of finished runs."""
     if type(spec).__name__ == "Serving":
         return spec.name  # an endpoint keeps its address, and with it its name
     taken, wanted = cluster.finished_names(spec.team), spec.name

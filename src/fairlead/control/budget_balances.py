@@ -1,4 +1,4 @@
-"""Balances of budgets this month: the same figures for the command line and the page."""
+"""Computes balances of budgets this month, for both the command line and the web page."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from fairlead.text.money import describe_microusd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """A budget and the micro-dollars of it that are spent this month."""
+    """A budget and the micro-dollars spent of it this month."""
 
     account: Account
     spent: int
@@ -28,10 +28,10 @@ class Balance:
 
 
 def balances(cluster: ClusterClient, now: float) -> list[Balance]:
-    """Return the budgets of teams and of their projects, in order; none where there is no budget.
+    """Return the balances of teams and their projects, in order; empty without budgets.
 
     Raises:
-        NotFound, NotAllowed: No costs are kept, or we may not read any.
+        NotFound, NotAllowed: No costs are recorded, or the user may not read them.
     """
     teams = [team for team in cluster.teams() if team.has_budgets]
     if not teams:
@@ -40,6 +40,6 @@ def balances(cluster: ClusterClient, now: float) -> list[Balance]:
 
 
 def balances_of(teams: Iterable[Team], bill: Statement[Payer]) -> list[Balance]:
-    """Return the same of teams by the bill of this month, by account."""
+    """Return the balances of teams, given the bill of this month by account."""
     spent = spending_of(bill.lines)
     return [Balance(account=each, spent=each.spent(spent)) for each in accounts_of(teams)]

@@ -1,7 +1,7 @@
-"""Versions of models on a cluster, made of the checkpoints of its runs in an object store.
+"""Creates versions of models on a cluster from checkpoints of its runs in an object store.
 
-The content is copied within the store, beside the checkpoints of all runs that have the place in common, by the hash of
-its files; its manifest comes last, so that whoever is killed in between leaves nothing that counts.
+The content is copied within the store, beside the checkpoints of all runs that share the place, and addressed by the
+hash of its files. Its manifest is written last, so that an interrupted copy is never taken for a complete one.
 """
 
 import hashlib
@@ -39,10 +39,10 @@ SOURCES = "Give a run of the cluster, run://RUN@best, run://RUN@STEP, or NAME@VE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Copied:
-    """Content that is in the store.
+    """Content copied into the store.
 
     Attributes:
-        place: A directory of the store with this checkpoint and no other.
+        place: A directory of the store that has only this checkpoint.
     """
 
     place: str
@@ -58,18 +58,18 @@ def push(
     metrics: Mapping[str, float] | None = None,
     objective: str | None = None,
 ) -> tuple[ModelVersion, bool]:
-    """Make a version of a model, and tell whether it is new: the same content from the same place is one version.
+    """Create a version of a model, and return whether it is new: the same content from the same place is one version.
 
     Args:
         source: A run or sweep of the cluster, ``run://NAME@best`` or ``run://NAME@STEP``, or a version of a model.
-        metrics: What it reached, besides what the run told.
+        metrics: Metrics in addition to those that the run reported.
         objective: The metric by which versions compare, such as ``loss`` or ``accuracy:maximize``.
 
     Raises:
-        InvalidSpec: A word is none that can be used.
+        InvalidSpec: The name or the objective is invalid.
         NotFound: There is no such source, or it has no checkpoint.
         Conflict: The source cannot be a model of the cluster.
-        RuntimeFault: The object store is not reached, or needs another package here.
+        RuntimeFault: The object store cannot be reached, or needs a package that is not installed.
     """
     if (problem := NAME.problem(name)) is not None:
         raise InvalidSpec((f"The model's name: {problem}.",))
@@ -99,11 +99,11 @@ def push(
 
 @contextmanager
 def fetched(version: ModelVersion) -> Iterator[Path]:
-    """Bring the content of a version to this machine, for as long as the block takes.
+    """Download the content of a version to this machine for the duration of the block.
 
     Raises:
-        Conflict: It is gone or damaged.
-        RuntimeFault: The object store is not reached, or needs another package here.
+        Conflict: The content is missing or damaged.
+        RuntimeFault: The object store cannot be reached, or needs a package that is not installed.
     """
     assert version.place is not None, "a version of a cluster has a place"
     store = open_remote(version.place, scratch=None)
@@ -122,7 +122,7 @@ def fetched(version: ModelVersion) -> Iterator[Path]:
 
 
 def _of_source(cluster: UserClient, text: str) -> ModelVersion:
-    """A version as its source tells it, whose content is there."""
+    """Return a version with the facts of its source, after copying its content into the store."""
     reference = read_reference(text)
     if reference is not None and not reference.is_run:
         other = find_version(cluster, reference)
@@ -151,9 +151,9 @@ def _of_source(cluster: UserClient, text: str) -> ModelVersion:
 
 
 def _told(chosen: ChosenCheckpoint, found: Workload[Any]) -> tuple[dict[str, float], str | None]:
-    """Return the metrics of a checkpoint and by which it compares.
+    """Return the metrics of a checkpoint and the one by which it compares.
 
-    Where the curve went with its pods they are those of the last report, if that was at this step.
+    If the series was lost with its pods, the last report supplies them, provided it was at this step.
     """
     metrics, by = dict(chosen.metrics), None if chosen.objective is None else chosen.objective[0]
     progress = chosen.run.progress
@@ -170,10 +170,10 @@ def _goal(found: Workload[Any], metric: str | None) -> Any:
 
 
 def _place_of(run: Workload) -> str:
-    """Return where the checkpoints of a run are, which this machine has to reach.
+    """Return the location of the checkpoints of a run, which this machine must be able to reach.
 
     Raises:
-        Conflict: It cannot.
+        Conflict: It cannot reach it.
     """
     name, place = run.spec.name, checkpoint_place(run, None)
     if place is None:
@@ -191,10 +191,10 @@ def _place_of(run: Workload) -> str:
 
 
 def _copy(run: Workload, step: int) -> _Copied:
-    """Copy a checkpoint within its store, unless it is there.
+    """Copy a checkpoint within its store, unless the copy exists.
 
     Raises:
-        Conflict: It is damaged, or has made way for a newer one.
+        Conflict: The checkpoint is damaged, or was replaced by a newer one.
     """
     place, to = _place_of(run), str(run.spec.checkpoint.to).rstrip("/")
     store = open_remote(place, scratch=None)

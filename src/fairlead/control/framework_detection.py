@@ -1,6 +1,6 @@
-"""Finds the framework by which a run's ranks meet where its spec names none: by its command and its script's imports.
+"""Detects the framework of a run whose spec names none, from its command and the imports of its script.
 
-The script is parsed and never run, and what it imports of its own is not followed.
+The script is parsed but never run, and imports of its own modules are not followed.
 """
 
 import ast
@@ -15,9 +15,9 @@ from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import SET_BY_FRAMEWORK, Framework, Launch, Training
 
 MOST_BYTES = 1_000_000
-"""A longer script is not read."""
+"""Maximum size of a script that is read."""
 
-# What starts the processes of a node by itself, by the words with which it begins.
+# Launchers that start the processes of a node themselves, by their first words.
 LAUNCHERS = {
     ("torchrun",): Framework.TORCH,
     ("python", "-m", "torch.distributed.run"): Framework.TORCH,
@@ -31,7 +31,7 @@ LAUNCHERS = {
     ("mpiexec",): Framework.MPI,
     ("horovodrun",): None,
 }
-# What a program names in order to meet others; decides where a script imports several frameworks.
+# Names used for rendezvous; they decide if a script imports several frameworks.
 MEETS = {
     "torch.distributed": Framework.TORCH,
     "torch.nn.parallel": Framework.TORCH,
@@ -48,7 +48,7 @@ MEETS = {
     "pytorch_lightning": Framework.LIGHTNING,
     "fairlead.lightning": Framework.LIGHTNING,
 }
-# What it imports of frameworks that compute.
+# Imports of compute frameworks.
 IMPORTS = {
     "torch": Framework.TORCH,
     "jax": Framework.JAX,
@@ -57,23 +57,23 @@ IMPORTS = {
     "xgboost": Framework.XGBOOST,
     "lightgbm": Framework.LIGHTGBM,
 }
-# Those of torch go with it, and the first found of them is the one that starts it.
+# Frameworks on top of torch; the first one found is the one that initializes it.
 OF_TORCH = (Framework.DEEPSPEED, Framework.ACCELERATE, Framework.LIGHTNING, Framework.TORCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detected:
-    """A spec with the framework that was found, and sentences for the plan."""
+    """A spec with the detected framework, and sentences for the plan."""
 
     spec: Training
     notes: tuple[str, ...] = ()
 
 
 def detect(spec: Training, workdir: Path) -> Detected:
-    """Fill in the framework of a run of several ranks, or one process on each node where the command starts them.
+    """Fill in the framework of a run of several ranks, or one process per node if the command is a launcher.
 
     Args:
-        workdir: The directory in which the command starts, as far as its files are here.
+        workdir: Directory in which the command starts, if its files are on this machine.
     """
     if spec.framework is not None or spec.engine is not None or type(spec) is not Training:
         return Detected(spec=spec)
@@ -92,9 +92,9 @@ def detect(spec: Training, workdir: Path) -> Detected:
         told = f"framework: torchrun's variables alone, since {script.name} {why}; name one with `framework`"
         return Detected(spec=spec, notes=(told,) if why else ())
     if any(name in spec.env for name in SET_BY_FRAMEWORK.get(found, ())):
-        return Detected(spec=spec)  # the spec has its ranks meet by itself
+        return Detected(spec=spec)  # the spec sets the rendezvous variables itself
     try:
-        # What torch needs, ranks find anyway.
+        # Ranks get the variables that torch needs in any case.
         chosen = spec if found is Framework.TORCH else replace(spec, framework=found)
     except BrokenRules:
         return Detected(spec=spec)
@@ -102,7 +102,7 @@ def detect(spec: Training, workdir: Path) -> Detected:
 
 
 def launcher_of(words: list[str]) -> str | None:
-    """Return the launcher with which a command begins, that starts the processes of a node; None without one."""
+    """Return the launcher with which a command begins; None without one."""
     if not words:
         return None
     name = os.path.basename(words[0])
@@ -111,9 +111,9 @@ def launcher_of(words: list[str]) -> str | None:
 
 
 def framework_of(source: str) -> tuple[Framework | None, str]:
-    """Return the framework by which a script's processes meet, and by what that is told.
+    """Return the framework that a script's processes use for rendezvous, and the evidence as a clause.
 
-    None with a clause where it may be one of several, None without where nothing tells.
+    Return None with a clause if several are possible, and None with an empty one without evidence.
     """
     try:
         names = _names(ast.parse(source))
@@ -135,7 +135,7 @@ def framework_of(source: str) -> tuple[Framework | None, str]:
 
 
 def _launched(spec: Training, launcher: str) -> Detected:
-    """One process on each node, which starts the others."""
+    """Set one process per node, which starts the others."""
     known = next(framework for first, framework in LAUNCHERS.items() if " ".join(first) == launcher)
     notes = [f"framework: {'horovod' if known is None else known} ({launcher} starts the processes of a node itself)"]
     if spec.ranks_per_node is None and spec.ranks_on_each_node > 1:
@@ -145,7 +145,7 @@ def _launched(spec: Training, launcher: str) -> Detected:
 
 
 def _script(command: str, workdir: Path) -> Path | None:
-    from fairlead.cluster.preflight import read_command  # which imports the specs of all kinds
+    from fairlead.cluster.preflight import read_command  # here, since it imports the specs of all kinds
 
     asked = read_command(command)
     if asked is None:
@@ -165,11 +165,11 @@ def _read(script: Path) -> str | None:
             return None
         return script.read_text(encoding="utf-8")
     except (OSError, UnicodeError):
-        return None  # what cannot be read is told where the command is looked at
+        return None  # the check of the command reports unreadable scripts
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """All dotted names that a script uses of what it imports, and their beginnings."""
+    """Return all dotted names that a script uses of its imports, and their prefixes."""
     aliases: dict[str, str] = {}
     used: set[str] = set()
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""Measures this machine's GPUs for estimates of training steps, and keeps what was measured in the state directory."""
+"""Measures this machine's GPUs for estimates of training steps, and stores the results in the state directory."""
 
 import shutil
 import subprocess
@@ -23,7 +23,7 @@ Device = Literal["cuda", "cpu"]
 
 
 def read_measured(home: Home | None = None) -> tuple[MeasuredGpu, ...]:
-    """Return what was measured on this machine, or put into its state directory; nothing where there is none.
+    """Return the measurements in the state directory of this machine; empty if there are none.
 
     Raises:
         ClusterError: The file cannot be read.
@@ -33,10 +33,10 @@ def read_measured(home: Home | None = None) -> tuple[MeasuredGpu, ...]:
 
 
 def measure(home: Home, env: Mapping[str, str], now: float) -> MeasuredGpu:
-    """Measure this machine's GPUs, all of them at once, and keep it in the place of what was known of such.
+    """Measure all of this machine's GPUs at once, and replace the stored measurement of the same GPU model.
 
     Raises:
-        Conflict: The Python of runs has no torch, or torch finds no GPU; or measuring failed.
+        Conflict: The Python that runs use has no torch, torch finds no GPU, or the measurement failed.
     """
     python = shutil.which("python", path=env.get("PATH")) or sys.executable
     ended = _run([python, "-c", ASK], env, ASK_S)
@@ -54,7 +54,7 @@ def measure(home: Home, env: Mapping[str, str], now: float) -> MeasuredGpu:
 
 
 def measured_on(python: str, device: Device, ranks: int, env: Mapping[str, str], now: float) -> MeasuredGpu:
-    """Measure with so many ranks.
+    """Measure with a number of ranks.
 
     Raises:
         Conflict: A rank failed.
@@ -84,7 +84,7 @@ def measured_on(python: str, device: Device, ranks: int, env: Mapping[str, str],
 
 
 def _of(found: Mapping[str, Any], now: float) -> MeasuredGpu:
-    """The speed by the same waves of tiles that an estimate counts."""
+    """Return the measurement, with the speed computed from the same waves of tiles as estimates use."""
     processors = found["processors"]
     waves = waves_of(found["rows"], found["columns"], processors)
     flops = 2 * processors * TILE_ROWS * TILE_COLUMNS * waves

@@ -1,4 +1,4 @@
-"""Tells over HTTP whether an operator lives, whether it is ready, and its numbers for Prometheus."""
+"""Serves liveness, readiness and Prometheus metrics of an operator over HTTP."""
 
 import json
 import logging
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-# A pass that takes this long has stuck; kubelet then starts the operator anew.
+# A pass that takes this long is stuck; kubelet then restarts the operator.
 STUCK_S = 120.0
 
 
 @dataclass(slots=True)
 class Health:
-    """The loop's word of itself as it goes.
+    """The health of the loop.
 
     Attributes:
-        beat_at: When the loop last came round, by ``time.monotonic``.
-        numbers: Names of metrics, with their values at this moment.
-        more: Further metrics in Prometheus' text format.
+        beat_at: ``time.monotonic`` at the start of the last iteration of the loop.
+        numbers: Returns current values of metrics by name.
+        more: Returns further metrics in Prometheus' text format.
     """
 
     numbers: Callable[[], Mapping[str, float]]
@@ -30,7 +30,7 @@ class Health:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the loop comes round."""
+        """Return whether the loop is iterating."""
         return time.monotonic() - self.beat_at < STUCK_S
 
 
@@ -50,7 +50,7 @@ METRICS = {
 
 
 def exposition(numbers: Mapping[str, float]) -> str:
-    """The numbers in Prometheus' text format 0.0.4."""
+    """Format metrics in Prometheus' text format 0.0.4."""
     lines = []
     for name, value in numbers.items():
         kind, sentence = METRICS[name]
@@ -59,7 +59,7 @@ def exposition(numbers: Mapping[str, float]) -> str:
 
 
 def serve(health: Health, host: str, port: int) -> ThreadingHTTPServer:
-    """Answer ``/livez``, ``/readyz`` and ``/metrics`` in a thread; port 0 takes a free one."""
+    """Serve ``/livez``, ``/readyz`` and ``/metrics`` in a thread; port 0 picks a free one."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -82,7 +82,7 @@ def serve(health: Health, host: str, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Probes come every few seconds; nobody wants to read of them."""
+            """Discard the access log: probes arrive every few seconds."""
 
     server = ThreadingHTTPServer((host, port), Handler)
     server.daemon_threads = True
@@ -91,7 +91,7 @@ def serve(health: Health, host: str, port: int) -> ThreadingHTTPServer:
 
 
 class JsonLines(logging.Formatter):
-    """A log record as one line of JSON."""
+    """Formats a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         content = {

@@ -1,4 +1,4 @@
-"""One pass of the loop over any cluster: load, decide, apply."""
+"""Runs one pass of the control loop over any cluster: load, decide, apply."""
 
 import time
 
@@ -9,11 +9,11 @@ from fairlead.policy.pass_cache import PassCache
 
 
 def run_pass(cluster: Cluster, now: float, counts: PassCounts | None = None, cache: PassCache | None = None) -> bool:
-    """Bring the cluster one step nearer to what is wanted; whether anything was changed.
+    """Bring the cluster one step closer to its desired state; return whether anything changed.
 
     Args:
-        counts: Where to count what was decided and how long that took.
-        cache: What this loop keeps from pass to pass; nothing when left out.
+        counts: Records the decisions and their duration.
+        cache: State that this loop keeps between passes; None keeps none.
     """
     seen = cluster.snapshot()
     begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Reads the description of a model that a spec names."""
+"""Reads the ``config.json`` of a model that a spec names."""
 
 import json
 from pathlib import Path
@@ -9,13 +9,13 @@ from fairlead.specs.training import Training
 
 
 def read_config(spec: Training, directory: Path | None) -> dict[str, Any] | None:
-    """Read the ``config.json`` of ``model``; None when it names none.
+    """Read the ``config.json`` of ``model``; return None if it names none.
 
     Args:
-        directory: To which the name is relative; None for the run's working directory.
+        directory: Base of a relative name; None for the run's working directory.
 
     Raises:
-        UnknownModel: The file cannot be read, or holds no object.
+        UnknownModel: The file cannot be read, or does not contain an object.
     """
     if spec.model is None or spec.model.config is None:
         return None
@@ -26,10 +26,10 @@ def read_json(path: Path, key: str = "") -> dict[str, Any]:
     """Read a ``config.json``.
 
     Args:
-        key: What an error begins with.
+        key: Prefix of error messages.
 
     Raises:
-        UnknownModel: The file cannot be read, or holds no object.
+        UnknownModel: The file cannot be read, or does not contain an object.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""Puts versions of models into an MLflow registry, where MLflow's usual variables name a server.
+"""Registers versions of models in an MLflow registry if MLflow's usual variables name a server.
 
-A version there is known by the hash of its content, so that a registration that was interrupted is taken up by the next
-one, and content that is there is not there twice. A stage is an alias there.
+A registered version is identified by the hash of its content: the next registration resumes an interrupted one, and
+content is never registered twice. A stage becomes an alias.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairlead.state.models import ModelVersion
 TRACKING, REGISTRY = "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"
 DIGEST = "fairlead.digest"
 VERSION = "fairlead.version"
-# What an MLflow server keeps itself, and takes over HTTP.
+# Scheme of artefacts that an MLflow server stores itself and accepts over HTTP.
 PROXIED = "mlflow-artifacts"
 MOST_VERSIONS = 1_000
 
@@ -32,7 +32,7 @@ class RegisteredVersion:
     """A version in a registry.
 
     Attributes:
-        is_new: It was not there before.
+        is_new: It did not exist before.
     """
 
     name: str
@@ -42,20 +42,20 @@ class RegisteredVersion:
 
 
 def is_configured(env: Mapping[str, str]) -> bool:
-    """Return whether a registry is named that can be spoken with."""
+    """Return whether a registry with an HTTP address is configured."""
     return any(env.get(name, "").startswith(("http://", "https://")) for name in (REGISTRY, TRACKING))
 
 
 def register(version: ModelVersion, content: Path, env: Mapping[str, str]) -> RegisteredVersion:
-    """Make the version in the registry, or find it there.
+    """Create the version in the registry, or find it there.
 
     Args:
-        content: Where its content is.
-        env: With MLflow's variables, of which one names a server.
+        content: Path of its content.
+        env: An environment in which one of MLflow's variables names a server.
 
     Raises:
         ClusterError: The server does not answer.
-        Conflict: It refuses.
+        Conflict: The server refuses.
     """
     try:
         return _Registry(env).register(version, content)
@@ -67,11 +67,11 @@ def register(version: ModelVersion, content: Path, env: Mapping[str, str]) -> Re
 
 
 def alias(version: ModelVersion, content: Path, stage: str, env: Mapping[str, str]) -> RegisteredVersion:
-    """Make the stage an alias of the version in the registry, which is made there where it is missing.
+    """Make the stage an alias of the version in the registry; register the version first if it is missing.
 
     Raises:
         ClusterError: The server does not answer.
-        Conflict: It refuses.
+        Conflict: The server refuses.
     """
     found = register(version, content, env)
     again = f"`fairlead model promote {version} --to {stage}` tries again."
@@ -86,7 +86,7 @@ def alias(version: ModelVersion, content: Path, stage: str, env: Mapping[str, st
 
 
 class _Registry:
-    """The server of models, and that of runs and files, which as a rule is the same one."""
+    """The server of models, and the server of runs and files, usually the same."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
@@ -130,7 +130,7 @@ class _Registry:
         return None
 
     def _run_of(self, version: ModelVersion) -> dict[str, Any]:
-        """The run that the version came from, where its metrics were sent there; else one made for it."""
+        """Return the MLflow run of the version's origin if its metrics were sent there; else create one."""
         experiment = self._runs.experiment(self._env)
         uid = version.lineage.get("uid")
         for tag, value in ((TAG, uid), (DIGEST, version.digest)):
@@ -161,7 +161,7 @@ class _Registry:
 
 
 def _files(content: Path) -> Iterator[tuple[Path, str]]:
-    """Every file of a model, with its name below it."""
+    """Yield every file of a model with its relative name."""
     if content.is_file():
         yield content, content.name
         return

@@ -1,7 +1,7 @@
-"""Versions of models: made from runs, outputs of pipelines or files, and promoted to stages.
+"""Creates versions of models from runs, outputs of pipelines or files, and promotes them to stages.
 
-The content is copied beside the outputs of pipelines, by its hash, and only then is there a row that names it. Whoever
-is killed in between leaves content that no row names, or half a copy that the next push removes.
+The content is copied beside the outputs of pipelines, addressed by its hash, before a row that names it is added. An
+interrupted push leaves content without a row, or a partial copy that the next push removes.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class _Source:
     """The files that become a version.
 
     Attributes:
-        keep: Brings the content into the store; its hash.
+        keep: Copies the content into the store and returns its hash.
     """
 
     keep: Callable[[Artefacts], str]
@@ -64,15 +64,15 @@ def push(
     metrics: Mapping[str, float] | None = None,
     objective: str | None = None,
 ) -> tuple[ModelVersion, bool]:
-    """Make a version of a model, and tell whether it is new: the same content from the same place is one version.
+    """Create a version of a model, and return whether it is new: the same content from the same place is one version.
 
     Args:
         source: A run, ``run://NAME@best`` or ``run://NAME@STEP``; RUN/STEP.OUTPUT of a pipeline; or a path.
-        metrics: What it reached, besides what the run told.
+        metrics: Metrics in addition to those that the run reported.
         objective: The metric by which versions compare, such as ``loss`` or ``accuracy:maximize``.
 
     Raises:
-        InvalidSpec: A word is none that can be used.
+        InvalidSpec: The name or the objective is invalid.
         NotFound: There is no such source, or it has no checkpoint.
         Conflict: The source cannot be a model.
     """
@@ -111,16 +111,16 @@ def push(
 
 
 def without_metric(source: str, metric: str, told: Mapping[str, float]) -> Conflict:
-    """Make the refusal of a source that did not tell the metric by which versions are to compare."""
+    """Return the error for a source that did not report the metric by which versions compare."""
     known = f"it has: {', '.join(sorted(told))}" if told else "it has none"
     return Conflict(f"{source} told no {metric}; {known}. Give it with `--metric {metric}=VALUE`.")
 
 
 def promote(cluster: ModelVersions, text: str, stage: str) -> tuple[ModelVersion, ModelVersion | None]:
-    """Give a version a stage; the version, and the one that had the stage before, None where none or it itself had.
+    """Give a version a stage; return it and the previous holder of the stage, None if there was none or it is the same.
 
     Raises:
-        InvalidSpec: The word cannot be a stage.
+        InvalidSpec: The name of the stage is invalid.
         NotFound: There is no such version.
     """
     if (problem := stage_problem(stage)) is not None:
@@ -135,7 +135,7 @@ def promote(cluster: ModelVersions, text: str, stage: str) -> tuple[ModelVersion
 
 
 def delete(cluster: ModelVersions, text: str) -> ModelVersion:
-    """Remove a version; the one that was removed. Its number is not given again, and its content stays for now.
+    """Remove a version and return it. Its number is not reused, and its content stays until it is collected.
 
     Raises:
         NotFound: There is no such version.
@@ -150,10 +150,10 @@ def delete(cluster: ModelVersions, text: str) -> ModelVersion:
 
 
 def read_objective(text: str) -> tuple[str, Goal]:
-    """Read a metric, and which of its values are good ones.
+    """Parse a metric and its goal.
 
     Raises:
-        InvalidSpec: It is none.
+        InvalidSpec: The text is not an objective.
     """
     metric, colon, goal = text.partition(":")
     if not metric or (colon and goal not in tuple(Goal)):
@@ -182,7 +182,7 @@ def _source(cluster: LocalCluster, text: str) -> _Source:
 
 
 def _of_model(cluster: LocalCluster, found: ResolvedModel) -> _Source:
-    """A run's checkpoint, or a version of another model."""
+    """Return a run's checkpoint or a version of another model as a source."""
     if found.version is not None:
         digest = found.version.digest
         lineage: dict[str, Any] = {"kind": "model", "model": str(found.version), "from": dict(found.version.lineage)}
@@ -263,7 +263,7 @@ def _of_path(path: Path) -> _Source:
 
 
 def _copy_checkpoint(store: Artefacts, path: Path, step: int) -> str:
-    """Copy one checkpoint, which is checked there: the run may have replaced it meanwhile."""
+    """Copy a checkpoint and verify the copy, since the run may have replaced it meanwhile."""
     with _Incoming(store.root / INCOMING) as room:
         place = room / "content"
         try:
@@ -276,10 +276,10 @@ def _copy_checkpoint(store: Artefacts, path: Path, step: int) -> str:
 
 
 def _copy_tree(store: Artefacts, source: Path, target: Path, *, symlinks: bool) -> None:
-    """Copy a directory, with its links or what they lead to.
+    """Copy a directory, with its links or their targets.
 
     Raises:
-        NoRoom: The disk is full, which ``shutil`` would tell in the text of an error about all files.
+        NoRoom: The disk is full, which ``shutil`` would report only in the text of an error about all files.
     """
 
     def copy(one: str, other: str) -> str:
@@ -294,9 +294,9 @@ def _copy_tree(store: Artefacts, source: Path, target: Path, *, symlinks: bool) 
 
 
 def _keep(store: Artefacts, copy: Path) -> str:
-    """Move a copy into the store, which outlives a power cut then; its hash.
+    """Move a copy into the store durably (synced to disk) and return its hash.
 
-    Content of that hash that was damaged since makes way for it.
+    Damaged content of the same hash is replaced.
     """
     digest = content_digest(copy)
     kept = store.path(digest)
@@ -317,12 +317,12 @@ def _keep(store: Artefacts, copy: Path) -> str:
 def _is_whole(path: Path, digest: str) -> bool:
     try:
         return content_digest(path) == digest
-    except OSError:  # a disk that cannot read it any more
+    except OSError:  # the disk cannot read it any more
         return False
 
 
 class _Incoming:
-    """A directory for a copy that is being made, which is removed at the end; it is locked meanwhile."""
+    """A temporary directory for a copy in progress, locked until it is removed at the end."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / uuid.uuid4().hex
@@ -340,10 +340,10 @@ class _Incoming:
 
 
 def _remove_leftovers(root: Path) -> None:
-    """Remove copies that somebody began who was killed."""
+    """Remove partial copies of killed processes."""
     for path in root.iterdir() if root.is_dir() else ():
-        # One without a lock is being made just now, or never got further.
-        with contextlib.suppress(FileNotFoundError):  # whoever made it is done with it just now
+        # One without a lock is being created, or its process was killed before locking it.
+        with contextlib.suppress(FileNotFoundError):  # its process is just removing it
             if not (path / "lock").exists():
                 if time.time() - path.stat().st_mtime > 60.0:
                     shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The cluster that a person means, opened. Nothing of Kubernetes is imported unless it is meant."""
+"""Opens the cluster that a user selects. Imports Kubernetes modules only for a Kubernetes cluster."""
 
 from typing import TYPE_CHECKING
 
@@ -14,22 +14,22 @@ TOKEN_S = 10.0
 
 
 def open_local() -> LocalCluster:
-    """This machine, with the state where FAIRLEAD_HOME says."""
+    """Open the local cluster, with its state in FAIRLEAD_HOME."""
     return LocalCluster.open()
 
 
 def open_kubernetes(
     *, context: str | None = None, namespace: str | None = None, options: tuple[str, ...] = ()
 ) -> ClusterClient:
-    """A cluster of the kubeconfig, as its user may see it.
+    """Open a cluster of the kubeconfig with its user's permissions.
 
     Args:
-        context: None for the current one, or for the cluster that this process runs in.
-        namespace: Whose runs are meant; None for that of the context.
-        options: Those of the command line that say so, for commands that are told to people.
+        context: None for the current one, or the cluster that this process runs in.
+        namespace: Namespace of the runs; None for that of the context.
+        options: Command-line options that select this cluster, repeated in suggested commands.
 
     Raises:
-        ClusterError: There is no such context, or it cannot be used.
+        ClusterError: The context does not exist or cannot be used.
     """
     from fairlead.cluster.kubernetes.api.client import Client
     from fairlead.cluster.kubernetes.api.config import find_access
@@ -41,19 +41,19 @@ def open_kubernetes(
 
 
 def open_named(context: str | None, namespace: str | None) -> ClusterClient:
-    """This machine, unless a context or a namespace is named."""
+    """Open the local cluster, unless a context or a namespace is named."""
     if context is None and namespace is None:
         return open_local()
     return open_kubernetes(context=context, namespace=namespace)
 
 
 class TokenAccess:
-    """The cluster of a context, or the one that this process runs in, with tokens that others bring.
+    """Opens the cluster of a context, or the one that this process runs in, with tokens of other users.
 
-    Nothing that the context or the process itself may do is used.
+    Permissions of the context or of the process itself are not used.
 
     Raises:
-        ClusterError: There is no such context, or it cannot be used.
+        ClusterError: The context does not exist or cannot be used.
     """
 
     def __init__(self, *, context: str | None = None) -> None:
@@ -62,11 +62,11 @@ class TokenAccess:
         self._access = find_access(context=context)
 
     def name(self, token: str) -> str:
-        """The name under which the API server knows a token.
+        """Return the user name that the API server has for a token.
 
         Raises:
-            NotAllowed: It knows none.
-            ClusterError: It cannot be asked.
+            NotAllowed: The server rejects the token.
+            ClusterError: The server cannot be reached.
         """
         from fairlead.cluster.kubernetes.api.client import ApiError, Client
 
@@ -84,10 +84,10 @@ class TokenAccess:
         return str((answer.get("status") or {}).get("userInfo", {}).get("username") or "")
 
     def open(self, token: str, namespace: str) -> "UserClient":
-        """The cluster as the owner of a token may see it.
+        """Open the cluster with the permissions of a token's owner.
 
         Args:
-            namespace: Empty for that of a service account, and ``default`` for anybody else.
+            namespace: If empty, that of a service account, and ``default`` for any other user.
         """
         from fairlead.cluster.kubernetes.api.client import Client
         from fairlead.cluster.kubernetes.client.user_client import PERSONAL, UserClient

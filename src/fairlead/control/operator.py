@@ -1,7 +1,7 @@
-"""The loop over a Kubernetes cluster: the same pass as everywhere, made by the one operator that leads.
+"""Runs the control loop over a Kubernetes cluster: the same pass as on any cluster, run by the leading operator.
 
-Crash-only: killed at any instant, another begins where the objects say. It follows the cluster while it does not lead,
-so that it takes over at once.
+Crash-only: if it is killed at any instant, another operator resumes from the objects. An operator that does not lead
+watches the cluster, so that it takes over at once.
 """
 
 import importlib
@@ -63,14 +63,14 @@ from fairlead.state.snapshot import Snapshot
 
 log = logging.getLogger("fairlead.operator")
 
-# Only the clock brings work when nothing changes: retries, deadlines, grace that ends.
+# Without changes, only the passing of time brings work: retries, deadlines, ends of grace periods.
 BUSY_WAIT_S, QUIET_WAIT_S = 0.5, 5.0
-# Many changes come together, our own too; a pass takes them as one, and passes take a tenth of the time at most.
+# Changes come in bursts, our own included; one pass handles a burst, and passes take at most a tenth of the time.
 GATHER_S, GATHER_PASSES, MOST_GATHER_S = 0.01, 9, 1.0
 TROUBLE_WAIT_S = 1.0
-# Between looks for runs that need not be kept any longer.
+# Interval between searches for runs whose retention has expired.
 KEEP_S = 600.0
-# Threads that await answers take turns with a pass; at Python's 5 ms each answer would cost several of those.
+# Threads that await responses alternate with a pass; at Python's default of 5 ms each would wait for several switches.
 SWITCH_S = 0.0005
 
 
@@ -79,18 +79,18 @@ class OperatorSettings:
     """Settings of an operator.
 
     Attributes:
-        namespace: Namespace of its Lease.
+        namespace: Namespace of the Lease.
         watch_namespace: Only runs of this namespace, and no teams; None for all.
         listen: Host and port of the health endpoints; None for none.
-        identity: Its name in the Lease; None makes one up.
-        idle_s: Silence after which a watch is taken for dead.
+        identity: Name in the Lease; None generates one.
+        idle_s: Seconds without data after which a watch is considered dead.
         grow_patience_s, grow_pause_s: As in ``fairlead.state.capacity_requests.Growth``.
-        policy: By which of ``fairlead.state.scheduling_policy.POLICIES`` those that wait are started.
-        keeps: What is kept of runs that are over.
-        keep_s: Seconds between looks for runs that need not be kept any longer.
-        ledger: A file, or a URL ``postgresql://...``, for what pods hold and what that costs; None keeps none.
-        costs_s: Seconds after which the costs that people read are renewed.
-        gpus_s: Seconds after which DCGM's exporters are asked again.
+        policy: Scheduling policy of pending runs, a key of ``fairlead.state.scheduling_policy.POLICIES``.
+        keeps: Retention of finished runs.
+        keep_s: Seconds between searches for runs whose retention has expired.
+        ledger: File or URL ``postgresql://...`` of the ledger of usage and cost; None keeps none.
+        costs_s: Seconds between updates of the published costs.
+        gpus_s: Seconds between scrapes of DCGM's exporters.
     """
 
     namespace: str
@@ -112,7 +112,7 @@ class OperatorSettings:
 
 
 class Operator:
-    """One operator process, from its watches to its Lease."""
+    """An operator process, from its watches to its Lease."""
 
     def __init__(self, client: Client, pods: PodSettings, settings: OperatorSettings) -> None:
         self._client = client
@@ -211,7 +211,7 @@ class Operator:
             may_act=lambda: self.election.is_leader,
             idle_s=settings.idle_s,
         )
-        # Teams are the whole cluster's, and so is whoever keeps them.
+        # Teams are cluster-wide, so only a cluster-wide operator reconciles them.
         self._keeps_teams = settings.watch_namespace is None
         self._last_lines = LogArchive(self.cluster)
         self._costs: CostPublisher | None = None
@@ -236,19 +236,19 @@ class Operator:
 
     @property
     def num_requests(self) -> int:
-        """Requests to the API server so far."""
+        """Return the number of requests to the API server so far."""
         return self._client.num_requests
 
     def run(self) -> None:
-        """Watch, lead when it is our turn, and pass until ``stop``.
+        """Watch, take part in leader election, and run passes until ``stop``.
 
         Raises:
-            ClusterError: The cluster cannot be reached, or does not know our kinds.
+            ClusterError: The cluster cannot be reached, or lacks Fairlead's custom resources.
         """
         server = serve(self.health, *self._settings.listen) if self._settings.listen is not None else None
         try:
             sys.setswitchinterval(SWITCH_S)
-            # Loaded with the first gang it would keep that one waiting.
+            # Imported ahead, since importing it with the first gang would delay that gang.
             importlib.import_module("fairlead.policy.placement.packed_capacity")
             self.view.start()
             log.info(
@@ -282,7 +282,7 @@ class Operator:
                 server.server_close()
 
     def stop(self) -> None:
-        """End ``run`` soon; for any thread, but not for a signal handler."""
+        """Make ``run`` return soon. Safe from any thread, but not from a signal handler."""
         self._stopping.set()
         self.view.wake()
 
@@ -316,21 +316,21 @@ class Operator:
         self.cluster.wait(BUSY_WAIT_S if is_busy else self._quiet_s(time.time()))
 
     def _quiet_s(self, now: float) -> float:
-        """Seconds until time alone may change a decision, within bounds."""
+        """Return the seconds until time alone may change a decision, within bounds."""
         return min(max(self.cluster.next_decision_at(now) - now, BUSY_WAIT_S), QUIET_WAIT_S)
 
     def _pass(self) -> None:
-        """Look, decide, act."""
+        """Run one pass: observe, decide, act."""
         now = time.time()
         if self.ledger is not None:
             self.ledger.act(now)
         changed = run_pass(self.cluster, now, self._decided, self._known)
         epoch = self.view.epoch
-        # At rest nothing is to be done, and to look for it costs more than all the rest.
+        # An idle cluster has nothing to act on, and finding that out costs more than the rest of the pass.
         is_behind = self._endpoints.is_behind or self._families.is_behind
         is_behind = is_behind or self._served.is_behind or self._autoscalers.is_behind
         is_news = changed or epoch != self._acted or self._askings.is_watching or is_behind
-        # What was decided now is in no snapshot before the next one.
+        # Decisions of this pass are first seen in the next snapshot.
         self._acted = -1 if changed else epoch
         self._follow(with_askings=is_news)
         if is_news:
@@ -364,19 +364,19 @@ class Operator:
         self._counts["changes"] += changed
 
     def _demand(self, seen: Snapshot) -> Mapping[str, Demand]:
-        """Return what is asked of endpoints through the gateways."""
+        """Return the demand for endpoints as measured by the gateways."""
         if not seen.parents or not self._gateways.are_there:
             return {}
         return self._gateways.demand({uid: place.name for uid, place in places_on_cluster(seen).items()})
 
     def _measured(self, seen: Snapshot) -> Mapping[str, Measurement]:
-        """Return what is known of that by which endpoints scale."""
+        """Return the measurements by which endpoints scale."""
         if not self.election.is_leader:
             return {}
         return {**self._prometheus.look(seen, time.time()), **self._autoscalers.look(seen)}
 
     def _forget(self, now: float) -> None:
-        """Forget runs that need not be kept any longer, a few of them."""
+        """Delete some of the runs whose retention has expired."""
         if self._settings.keeps == KEEP_ALL or time.monotonic() < self._keep_at:
             return
         gone = sum(self.cluster.apply(forgetting(self.cluster.workloads(), self._settings.keeps, now)))
@@ -385,10 +385,10 @@ class Operator:
         self._keep_at = time.monotonic() + (QUIET_WAIT_S if gone else self._settings.keep_s)
 
     def _follow(self, *, with_askings: bool = True) -> None:
-        """Give out what follows from the runs' objects."""
+        """Act on what the runs' objects require."""
         now = time.time()
         if with_askings:
-            # Placeholders leave before the pods come that they made room for.
+            # Placeholders are removed before the pods are created for which they hold room.
             self._askings.act(self.agent, now)
         self._engines.act(now)
         self.agent.act(now)

@@ -1,4 +1,4 @@
-"""Sums up a simulation, and its figures: waits, completion times, goodput, cost. All times in seconds."""
+"""Summarizes a simulation: waits, completion times, goodput, cost. All times are in seconds."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,12 +15,12 @@ Steps = list[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """The outcome of one run. Times are seconds after the beginning of the trace.
+    """The outcome of one run. Times are seconds since the start of the trace.
 
     Attributes:
-        held: When it held its nodes, as (from, to).
-        ended_s: When it came to a final phase; None when it never did.
-        spent: What became of the GPU time that it held.
+        held: Spans in which it held its nodes, as (start, end).
+        ended_s: Time at which it reached a final phase; None if it never did.
+        spent: Uses of the GPU time that it held.
     """
 
     name: str
@@ -41,35 +41,35 @@ class Simulated:
 
     @property
     def waited_s(self) -> float | None:
-        """From its arrival to its first placement."""
+        """Return the seconds from its arrival to its first placement."""
         return self.held[0][0] - self.arrived_s if self.held else None
 
     @property
     def completion_s(self) -> float | None:
-        """From its arrival to its end."""
+        """Return the seconds from its arrival to its end."""
         return None if self.ended_s is None else self.ended_s - self.arrived_s
 
     @property
     def num_interruptions(self) -> int:
-        """Count how often it lost its nodes and got some again."""
+        """Return how often it lost its nodes and was placed again."""
         return max(0, len(self.held) - 1)
 
     @property
     def gpu_s(self) -> float:
-        """GPU-seconds that it held."""
+        """Return the GPU-seconds that it held."""
         return self.spent.allocated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A whole simulation. Times are seconds after the beginning of the trace.
+    """The outcome of a simulation. Times are seconds since the start of the trace.
 
     Attributes:
         runs: In order of arrival.
-        pods: The life of every pod, as far as it came.
-        nodes: When each node was there, up or down.
-        pools: Whose nodes they are; a node is named after its pool.
-        ended_s: When the last run ended, or the trace stopped moving.
+        pods: The lifetime of every pod, up to the end of the simulation.
+        nodes: Spans in which each node existed, up or down.
+        pools: Pools of the nodes; a node is named after its pool.
+        ended_s: Time at which the last run ended, or nothing changed any more.
     """
 
     runs: tuple[Simulated, ...]
@@ -81,28 +81,28 @@ class Outcome:
 
     @property
     def num_nodes(self) -> int:
-        """The most that there can be."""
+        """Return the maximum number of nodes."""
         return sum(pool.nodes for pool in self.pools)
 
     @property
     def num_gpus(self) -> int:
-        """The most that there can be."""
+        """Return the maximum number of GPUs."""
         return sum(pool.nodes * pool.hardware.gpu.count for pool in self.pools if pool.hardware.gpu is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of a set of runs. A mean or a percentile of nothing is None.
+    """Statistics of a set of runs. A mean or percentile of no values is None.
 
     Attributes:
-        unfinished: Runs whose work was not done in the end: nothing could start them, they came to their
-            ``max_duration`` before, or they failed again and again before they had saved anything.
-        average_completion_s: Mean of arrival to end of the others, as JCT in the literature.
-        interruptions: How often runs lost their nodes and got some again.
+        unfinished: Runs that did not complete their work: they could not start, reached their ``max_duration``, or
+            failed repeatedly before saving anything.
+        average_completion_s: Mean time from arrival to end of the others, the JCT of the literature.
+        interruptions: How often runs lost their nodes and were placed again.
         gpu_hours: GPU-hours that the runs held.
-        redone_gpu_hours: Those of them whose work was lost.
-        goodput: Share of the held GPU time in which work was done that lasted; None when none was held.
-        cost: Dollars for the GPUs while they were held; None when a pool has no price.
+        redone_gpu_hours: The part of them whose work was lost.
+        goodput: Share of the held GPU time spent on work that was not lost; None if no GPU time was held.
+        cost: Dollars for the GPUs while they were held; None if a pool has no price.
     """
 
     num_runs: int
@@ -121,16 +121,15 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A whole simulation in numbers.
+    """Statistics of a simulation.
 
     Attributes:
-        gpu_utilisation: Share of the GPU time that was there and up which runs held; None without GPUs.
-        capacity_gpu_hours: GPU time of the nodes while they were there, down ones included: what was held, idle and
-            down together.
-        spent_gpu_hours: What became of what was held.
-        cost: Dollars for all nodes while they were there; None when a pool has no price.
-        idle_cost: The part of it for GPUs that nobody held.
-        pools: By name.
+        gpu_utilisation: Share of the GPU time of nodes that were up which runs held; None without GPUs.
+        capacity_gpu_hours: GPU time of the nodes while they existed, the sum of held, idle and down time.
+        spent_gpu_hours: Uses of the held time.
+        cost: Dollars for all nodes while they existed; None if a pool has no price.
+        idle_cost: The part of it for GPUs that were not held.
+        pools: Uses by name of the pool.
     """
 
     makespan_s: float
@@ -148,7 +147,7 @@ class Summary:
 
 
 def summary(outcome: Outcome) -> Summary:
-    """The figures of a simulation."""
+    """Compute the statistics of a simulation."""
     uses = uses_of(outcome.pools, outcome.nodes, outcome.pods)
     hours = spent_by(outcome.pods, prices_of(outcome.pools)).scaled(1 / 3600)
     up_hours = sum(use.gpu_hours - use.down_gpu_hours for use in uses.values())
@@ -173,7 +172,7 @@ def summary(outcome: Outcome) -> Summary:
 
 
 def time_spent(summary: Summary) -> dict[str, float]:
-    """GPU-hours by what became of them; together they are all that there were."""
+    """Return the GPU-hours by use; their sum is all GPU time."""
     spent = summary.spent_gpu_hours
     return {
         "useful": spent.useful,
@@ -188,7 +187,7 @@ def time_spent(summary: Summary) -> dict[str, float]:
 
 
 def figures(outcome: Outcome, runs: Sequence[Simulated]) -> Figures:
-    """The figures of some runs of a simulation."""
+    """Compute the statistics of some runs of a simulation."""
     waits = [run.waited_s for run in runs if run.waited_s is not None]
     finished = [run for run in runs if run.phase is Phase.SUCCEEDED]
     completions = [run.completion_s for run in finished if run.completion_s is not None]
@@ -211,18 +210,18 @@ def figures(outcome: Outcome, runs: Sequence[Simulated]) -> Figures:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least this share of the values does not exceed (nearest rank)."""
+    """Return the smallest value that at least this share of the values does not exceed (nearest rank)."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else None
 
 
 def gpus_held(outcome: Outcome) -> Steps:
-    """GPUs held over time, as steps (from when, how many)."""
+    """Return the GPUs held over time, as steps (start, count)."""
     spans = ((pod.created_at, pod.ended_at, pod.num_gpus) for pod in outcome.pods if pod.ended_at > pod.created_at)
     return _steps(spans)
 
 
 def gpus_there(outcome: Outcome) -> Steps:
-    """GPUs of nodes that are up over time, as steps (from when, how many)."""
+    """Return the GPUs of nodes that are up over time, as steps (start, count)."""
     gpus = {pool.name: 0 if pool.hardware.gpu is None else pool.hardware.gpu.count for pool in outcome.pools}
     return _steps(
         (time.since, time.until, float(gpus[time.node.rpartition("-")[0]])) for time in outcome.nodes if time.up
@@ -230,14 +229,14 @@ def gpus_there(outcome: Outcome) -> Steps:
 
 
 def queue_length(outcome: Outcome) -> Steps:
-    """Runs that wait for their first placement over time, as steps (from when, how many)."""
+    """Return the runs that await their first placement over time, as steps (start, count)."""
     return _steps(
         (run.arrived_s, outcome.ended_s if run.started_s is None else run.started_s, 1.0) for run in outcome.runs
     )
 
 
 def _steps(spans: Iterable[tuple[float, float, float]]) -> Steps:
-    """The sum of levels, each held from one time to another."""
+    """Sum levels, each of which lasts from one time to another."""
     changes = sorted(change for since, until, level in spans for change in ((since, level), (until, -level)))
     steps: Steps = [(0.0, 0.0)]
     level = 0.0

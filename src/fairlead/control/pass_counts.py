@@ -1,4 +1,4 @@
-"""Counts of what the loop decided, since its process began: a few additions a pass, whether or not anybody asks."""
+"""Counts the decisions of the loop since its process started, at the cost of a few additions per pass."""
 
 import json
 from bisect import bisect_left
@@ -17,7 +17,7 @@ WAIT_BOUNDS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
 @dataclass(slots=True)
 class Distribution:
-    """A histogram: how many values were at most each bound, in seconds, and their sum."""
+    """A histogram: the number of values up to each bound, in seconds, and the sum of all values."""
 
     bounds: tuple[float, ...]
     counts: list[int] = field(default_factory=list)
@@ -33,16 +33,16 @@ class Distribution:
 
 @dataclass(slots=True)
 class PassCounts:
-    """Counts what the loop did.
+    """Counters of the loop.
 
     Attributes:
-        decisions: Seconds that each decision took.
+        decisions: Duration of each decision in seconds.
         waits: Seconds that each run waited in the queue before it was placed.
-        placements: Gangs that were given nodes.
-        preemptions: Runs that were told to give way.
-        restarts: Starts that failed and are repeated, by the code of the reason.
-        finished: Runs that came to an end, by phase and code.
-        seen: What was decided on last; it stays in this process.
+        placements: Gangs that were placed.
+        preemptions: Runs that were preempted.
+        restarts: Failed attempts that are retried, by code of the reason.
+        finished: Runs that ended, by phase and code.
+        seen: Snapshot of the last decision; not serialized.
     """
 
     decisions: Distribution = field(default_factory=lambda: Distribution(DECISION_BOUNDS))
@@ -54,10 +54,10 @@ class PassCounts:
     seen: Snapshot | None = field(default=None, compare=False)
 
     def note(self, seen: Snapshot, plan: Plan, applied: Sequence[bool], now: float) -> None:
-        """Count the changes of a plan that were carried out.
+        """Count the changes of a plan that were applied.
 
         Args:
-            seen: What the plan was decided on.
+            seen: Snapshot from which the plan was decided.
         """
         runs = {run.uid: run for run in seen.workloads}
         for change, done in zip(plan.changes, applied, strict=True):
@@ -77,7 +77,7 @@ class PassCounts:
                 self.finished[event.type, code] += 1
 
     def dumps(self) -> bytes:
-        """All of it as JSON, a few kilobytes at most: phases and codes are closed sets."""
+        """Serialize the counters as JSON, a few kilobytes at most, since phases and codes are closed sets."""
         plain = {
             "decisions": [self.decisions.counts, self.decisions.total],
             "waits": [self.waits.counts, self.waits.total],
@@ -90,10 +90,10 @@ class PassCounts:
 
     @classmethod
     def loads(cls, data: bytes) -> "PassCounts":
-        """The counts of ``dumps``.
+        """Deserialize the counters from ``dumps``.
 
         Raises:
-            ValueError, KeyError: They are those of another version.
+            ValueError, KeyError: The data is from another version.
         """
         plain: dict[str, Any] = json.loads(data)
         return cls(

@@ -1,8 +1,8 @@
-"""A cluster's own history as a trace, and its nodes as pools: what ``simulate --from-cluster`` replays.
+"""Converts a cluster's history to a trace and its nodes to pools, for ``simulate --from-cluster``.
 
-A run that ended, however it ended, took as long as it held its nodes. Of one that has not, only a least time is known:
-it is censored, and given the median of what runs like it had still before them when they were as old, by the estimator
-of Kaplan and Meier (JASA 1958), which lets censored runs count for as long as they were seen.
+The duration of a run that ended, for whatever reason, is the time for which it held its nodes. A run that has not ended
+is censored: only a lower bound is known. Its duration is estimated as the median of similar runs that lasted as long,
+by the estimator of Kaplan and Meier (JASA 1958), in which censored runs count for the time they were observed.
 """
 
 import re
@@ -22,9 +22,9 @@ from fairlead.traces.reading import with_own_names
 
 HOLDING = frozenset((Phase.STARTING, Phase.RUNNING, Phase.STOPPING))
 FALLBACK_S = 3600.0
-"""For a run of which nothing is known, in a history where nothing has ended."""
+"""Duration of a run that has not held its nodes yet, in a history without ended runs."""
 ENOUGH = 5
-"""So many runs of one name are worth more than those of all names."""
+"""Minimum ended runs of one kind for estimates from that kind alone."""
 
 _POOL_LABELS = (
     "karpenter.sh/nodepool", "cloud.google.com/gke-nodepool", "eks.amazonaws.com/nodegroup",
@@ -34,7 +34,7 @@ _POOL_LABELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The time that a run held its nodes; a lower bound of it if the run is not over."""
+    """The time for which a run held its nodes; a lower bound if the run has not ended."""
 
     lasted_s: float
     is_over: bool
@@ -42,13 +42,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A history.
+    """The history of a cluster.
 
     Attributes:
         arrivals: In order of arrival, the first at 0.
-        began_at: When the first arrived, as Unix time.
-        num_censored: How many of them are not over, so that their durations are estimates.
-        num_left_out: Runs that were over before they ever started.
+        began_at: Unix time of the first arrival.
+        num_censored: Number of arrivals that have not ended, whose durations are estimates.
+        num_left_out: Number of runs that ended before they started.
     """
 
     arrivals: tuple[Arrival, ...]
@@ -61,7 +61,7 @@ class Recording:
 def record(
     workloads: Iterable[Workload], events: Iterable[EventRecord], nodes: Iterable[Node], now: float
 ) -> Recording:
-    """The history of some workloads, and the nodes that there are."""
+    """Record the history of workloads, and the current nodes."""
     told: defaultdict[str, list[EventRecord]] = defaultdict(list)
     for event in events:
         told[event.workload_uid].append(event)
@@ -94,9 +94,9 @@ def record(
 
 
 def expected_s(run: Seen, history: Sequence[Seen]) -> float:
-    """Estimate how long a run takes in all: what it took, or the median for those that have lasted as long.
+    """Return the total duration of a run: the known one, or the median of those that lasted at least as long.
 
-    Where the history knows no end that late, as long again as it has lasted already.
+    If the median is beyond the last end in the history, return that end, or without any twice the duration so far.
     """
     if run.is_over:
         return run.lasted_s
@@ -117,7 +117,7 @@ def expected_s(run: Seen, history: Sequence[Seen]) -> float:
 
 
 def pools_of(nodes: Iterable[Node]) -> tuple[Pool, ...]:
-    """Nodes of one kind as a pool each: equal hardware, price, capacity type and node pool."""
+    """Group nodes into pools of equal hardware, price, capacity type and node pool."""
     alike: Counter[tuple[str, bool, tuple[Taint, ...], Hardware, float | None]] = Counter(
         (_stem(node), bool(_spot_taints(node)), _spot_taints(node), _hardware(node), node.price_per_hour)
         for node in nodes
@@ -142,8 +142,7 @@ def pools_of(nodes: Iterable[Node]) -> tuple[Pool, ...]:
 
 
 def _seen(run: Workload, events: Sequence[EventRecord], now: float) -> Seen:
-    """Find how long it held its nodes, by its events where they go back to its start, else from its start to its
-    end."""
+    """Compute how long a run held its nodes, by its events if they reach back to its start, else from start to end."""
     status = run.status
     if status.started_at is None:
         return Seen(lasted_s=0.0, is_over=status.phase.is_final)
@@ -164,7 +163,7 @@ def _seen(run: Workload, events: Sequence[EventRecord], now: float) -> Seen:
 
 
 def _bare(spec: Training) -> Training:
-    """Write a run as a trace does: its place in the queue, its size, and what it saves."""
+    """Reduce a spec to what a trace has: its queue settings, its size and its checkpoints."""
     asked = spec.resources
     return Training(
         name=spec.name,
@@ -181,7 +180,7 @@ def _bare(spec: Training) -> Training:
 
 
 def _hardware(node: Node) -> Hardware:
-    """A part of a device that is handed out by itself counts as a device."""
+    """Return the hardware of a node; a part of a device that is allocated by itself counts as a device."""
     gpu = None
     if node.gpus:
         first = node.gpus[0]
@@ -190,7 +189,7 @@ def _hardware(node: Node) -> Hardware:
 
 
 def _spot_taints(node: Node) -> tuple[Taint, ...]:
-    """The taints that a trace can say whether a run tolerates; others are left out. A label counts as one."""
+    """Return the spot taints, the only ones whose toleration a trace records; a spot label counts as one."""
     label = spot_label(node)
     tainted = {(taint.key, taint.value): taint for taint in (*node.taints, *(() if label is None else (label,)))}
     return tuple(
@@ -201,7 +200,7 @@ def _spot_taints(node: Node) -> tuple[Taint, ...]:
 
 
 def _stem(node: Node) -> str:
-    """Name a pool of such nodes."""
+    """Return the name of a pool of such nodes."""
     labelled = next((node.labels[label] for label in _POOL_LABELS if node.labels.get(label)), None)
     hardware = f"{node.gpus[0].model}x{len(node.gpus)}" if node.gpus else "cpu"
     return re.sub(r"[^a-z0-9]+", "-", (labelled or hardware).lower())[:40].strip("-") or "nodes"

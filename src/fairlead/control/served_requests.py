@@ -1,4 +1,4 @@
-"""Reads when requests of a text server were served, as JSON lines."""
+"""Reads timings of the requests to a text server from JSON lines."""
 
 import json
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ FEWEST = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRequests:
-    """Requests in the order in which they came, seconds from the first arrival.
+    """Requests in order of arrival; times are seconds since the first arrival.
 
     Attributes:
-        begins_s: When each was taken in.
+        begins_s: Time at which each was scheduled.
     """
 
     requests: Sequence[Request]
@@ -30,7 +30,7 @@ class ServedRequests:
     begins_s: NDArray[np.float64]
 
     def first(self, num: int) -> "ServedRequests":
-        """Return what is known once so many have come: those after them are load of which nothing was seen."""
+        """Return the state of knowledge after a number of arrivals: of later requests only the load is known."""
         later = np.arange(len(self.requests)) >= num
         seen = Served(
             first_s=np.where(later, np.nan, self.served.first_s), last_s=np.where(later, np.nan, self.served.last_s)
@@ -38,7 +38,7 @@ class ServedRequests:
         return replace(self, served=seen, begins_s=np.where(later, np.nan, self.begins_s))
 
     def engine(self, limits: Engine) -> Engine:
-        """Return the limits with as many engines as must have run, and blocks where memory bounds what runs."""
+        """Return the limits with the engines inferred from concurrency, and the blocks if memory limits it."""
         seen = ~np.isnan(self.begins_s)
         begins_s, ends_s = self.begins_s[seen], self.served.last_s[seen]
         running = max(int(np.sum((begins_s <= at) & (at < ends_s))) for at in begins_s)
@@ -51,10 +51,10 @@ class ServedRequests:
 
 
 def read_served(path: Path) -> ServedRequests:
-    """Read requests with their tokens in and out, and the seconds of four moments (``COLUMNS``).
+    """Read requests with input tokens, output tokens and four timestamps in seconds (``COLUMNS``).
 
     Raises:
-        UnknownModel: A line is no such request, or there are too few of them.
+        UnknownModel: A line is not such a request, or there are too few requests.
     """
     rows = list[dict[str, float]]()
     try:

@@ -1,7 +1,7 @@
-"""A trace through the production loop on a simulated cluster.
+"""Replays a trace through the production loop on a simulated cluster.
 
-The loop is the one of every cluster: load, decide, apply. Only the clock, the arrivals and what happens to nodes are
-made up here.
+The loop is the same as on any cluster: load, decide, apply. Only the clock, the arrivals and the events of nodes are
+simulated.
 """
 
 import math
@@ -36,18 +36,18 @@ from fairlead.traces.arrivals import Arrival
 
 HOLDING = frozenset((Phase.STARTING, Phase.RUNNING, Phase.STOPPING))
 MOST_PASSES = 1_000
-"""More at one instant than any sound decision needs."""
+"""Maximum passes at one instant; more mean that decisions do not converge."""
 STEP_S = 1.0
 HOPELESS = 20.0
-"""Where for so many times the longest run nothing has ended, what is left fails again before it saves anything."""
+"""A simulation stops after this many times the longest run without an end: the rest fails before it saves anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Assumptions of a simulation beside the trace and the pools.
+    """Assumptions of a simulation besides the trace and the pools.
 
     Attributes:
-        seed: The same seed, trace and pools give the same outcome.
+        seed: Seed of random events; the same seed, trace and pools give the same outcome.
     """
 
     simulations: tuple[Simulation, ...] = ()
@@ -70,15 +70,15 @@ def simulate(
     rules: SchedulingPolicy = DEFAULT,
     told: Callable[[int, float], None] | None = None,
 ) -> Outcome:
-    """Replay arrivals on the pools' nodes until nothing moves any more.
+    """Replay arrivals on the pools' nodes until nothing changes any more.
 
     Args:
-        teams: Those that are guaranteed or allowed something; others have nothing of the kind.
-        rules: Which queue; the one that runs get by default when left out.
-        told: Called now and then with the number of runs that have ended and the seconds simulated.
+        teams: Teams with guarantees or limits; other teams have neither.
+        rules: Scheduling policy; the default one if omitted.
+        told: Called after each instant with the number of ended runs and the simulated seconds.
 
     Raises:
-        InvalidSpec: What the world says does not suit the pools.
+        InvalidSpec: The assumptions do not match the pools.
     """
     world = World() if world is None else world
     groups = groups_of(pools, world.simulations)
@@ -126,7 +126,7 @@ def simulate(
         next_at = next_decision_at(snapshot, now, cache.timed.values())
         until = min((began + pending[0].at_s if pending else math.inf), next_at)
         if until == cluster.next_at == math.inf and not surroundings.may_help:
-            break  # what is left waits for something that never comes
+            break  # the remaining runs wait for an event that cannot occur
         until = min(until, surroundings.next_at)
         if not pending and now - moved_at > patience_s:
             break
@@ -135,7 +135,7 @@ def simulate(
 
 
 def declared(arrivals: Sequence[Arrival], factor: float, world: World) -> tuple[Arrival, ...]:
-    """The runs, each with a ``max_duration`` of so many times what it takes, where its spec says none."""
+    """Return the runs, with ``max_duration`` set to ``factor`` times their duration where a spec has none."""
     start_up_s = programs_of(world.simulations).start_up_s
     return tuple(
         arrival
@@ -148,7 +148,7 @@ def declared(arrivals: Sequence[Arrival], factor: float, world: World) -> tuple[
 
 
 def expected(arrivals: Sequence[Arrival], factor: float) -> tuple[Arrival, ...]:
-    """The runs, each with an ``expected_duration`` of so many times what it takes, where its spec says none."""
+    """Return the runs, with ``expected_duration`` set to ``factor`` times their duration where a spec has none."""
     return tuple(
         arrival
         if arrival.spec.expected_duration_s is not None or not arrival.duration_s
@@ -158,7 +158,7 @@ def expected(arrivals: Sequence[Arrival], factor: float) -> tuple[Arrival, ...]:
 
 
 def never_fits(arrivals: Sequence[Arrival], pools: Sequence[Pool]) -> tuple[Reason, ...]:
-    """Tell why some runs could not run even on the empty cluster; one reason for each shape."""
+    """Return why some runs could not run even on the empty cluster; one reason per shape."""
     nodes = _nodes_of(pools)
     shapes = {(a.spec.nodes, a.spec.resources, a.spec.capacity): a.spec for a in arrivals}
     reasons = (why_never(complete(spec, nodes).spec, nodes) for spec in shapes.values())
@@ -166,7 +166,7 @@ def never_fits(arrivals: Sequence[Arrival], pools: Sequence[Pool]) -> tuple[Reas
 
 
 def _nodes_of(pools: Iterable[Pool]) -> tuple[Node, ...]:
-    """Every node, and again in each of the layouts that it may have."""
+    """Return every node, and a copy of it in each of its possible layouts."""
     nodes = tuple((group.pool, node) for group in groups_of(tuple(pools)) for node in group.nodes())
     others = (
         replace(node, gpus=in_layout(pool, layout, node.name))
@@ -177,13 +177,13 @@ def _nodes_of(pools: Iterable[Pool]) -> tuple[Node, ...]:
 
 
 def _program(arrival: Arrival, programs: Programs) -> Program:
-    """Tell how a run goes: its own line of the trace outweighs what is assumed of all."""
+    """Return the simulated program of a run: its own line of the trace takes precedence over common assumptions."""
     start_up_s, save_s = arrival.start_up_s, arrival.save_s
     cost_s = programs.checkpoint_s if arrival.checkpoint_s is None else arrival.checkpoint_s
     return Program(
         duration_s=arrival.duration_s,
         start_s=programs.start_up_s if start_up_s is None else start_up_s,
-        # An elastic gang grows only when it has shown that it saves.
+        # An elastic gang grows only after a checkpoint.
         step_s=programs.step_s if arrival.spec.most_nodes is None else programs.step_s or STEP_S,
         checkpoint_s=_interval_s(arrival.spec, programs, cost_s),
         checkpoint_cost_s=cost_s,
@@ -194,14 +194,14 @@ def _program(arrival: Arrival, programs: Programs) -> Program:
 
 
 def _interval_s(spec: Training, programs: Programs, cost_s: float) -> float:
-    """Seconds of work between checkpoints; of `every: auto` as the run itself begins, before it has seen a failure."""
+    """Return the seconds of work between checkpoints; for `every: auto` the initial interval, before any failure."""
     if spec.checkpoint.every_auto:
         return Interval(ranks=spec.world_size, blocked_s=cost_s).seconds
     return spec.checkpoint.every_s or programs.checkpoint_every_s
 
 
 def _settle(cluster: SimulatedCluster, surroundings: SimulatedEnvironment, cache: PassCache, now: float) -> int:
-    """Let happen and decide all that is to be at one instant; how many decisions it took."""
+    """Process all events and decisions of one instant; return the number of passes."""
     for number in range(1, MOST_PASSES + 1):
         happened = surroundings.step(now)
         if not run_pass(cluster, now, cache=cache) and not happened:
@@ -210,7 +210,7 @@ def _settle(cluster: SimulatedCluster, surroundings: SimulatedEnvironment, cache
 
 
 def _follow(watched: _Watched, type_: str, at_s: float) -> bool:
-    """Note a change of phase; whether it is the end of the run."""
+    """Record a change of phase; return whether it ends the run."""
     phase = next((phase for phase in Phase if phase.value == type_), None)
     if phase is None:
         return False
@@ -243,10 +243,10 @@ def _outcome(
 
 
 def _after(began: float, at: float) -> float:
-    """Seconds from the clock's first time to another.
+    """Return the seconds from the clock's first time to another.
 
-    The clock counts from 1970, where a float is exact to a tenth of a microsecond only: what lies below a microsecond
-    is left away, so that one who starts when it arrives has waited 0 s and not -1e-08 s.
+    The clock counts from 1970, where a float is exact only to a tenth of a microsecond. Rounding to microseconds makes
+    the wait of a run that starts on arrival 0 s instead of -1e-08 s.
     """
     return round(at - began, 6)
 

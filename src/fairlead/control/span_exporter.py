@@ -1,8 +1,8 @@
-"""Sends the spans of runs that are over to an OpenTelemetry receiver, by OTLP over HTTP in JSON.
+"""Exports the spans of finished runs to an OpenTelemetry receiver, by OTLP over HTTP in JSON.
 
-Where to is said by OpenTelemetry's own variables in the environment of the command that started the supervisor. A run
-is marked once its spans were taken; one that ended while nobody looked, or while the receiver did not answer, is sent
-later, at least once and always as the same spans.
+OpenTelemetry's own variables in the environment of the command that started the supervisor configure the receiver. A
+run is marked after its spans are accepted; a run that ended without a supervisor, or while the receiver did not answer,
+is sent later. Delivery is at least once, and always of the same spans.
 """
 
 import json
@@ -28,9 +28,9 @@ from fairlead.state.snapshot import Workload, is_leaf
 log = logging.getLogger(__name__)
 
 LOOK_S, ANSWER_S = 2.0, 10.0
-# A receiver that does not answer is tried again after so long, twice as long each time.
+# Retries of a receiver that does not answer, with exponential backoff.
 RETRY_S, MOST_RETRY_S = 5.0, 300.0
-# Runs that ended earlier are not sent any more.
+# Runs that ended earlier than this are not sent.
 MOST_AGE_S = 24 * 3600.0
 MOST_AT_ONCE = 100
 SENT = "spans.sent"
@@ -41,23 +41,23 @@ Post = Callable[[str, Mapping[str, str], bytes], None]
 
 
 def endpoint_of(environ: Mapping[str, str]) -> str | None:
-    """Return the URL that spans go to; None where nobody wants them."""
+    """Return the URL of the receiver; None if none is configured."""
     if environ.get(TRACES_ENDPOINT):
         return environ[TRACES_ENDPOINT]
     return environ[ENDPOINT].rstrip("/") + "/v1/traces" if environ.get(ENDPOINT) else None
 
 
 def headers_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that go with them, of ``name=value`` pairs with commas between."""
+    """Parse the request headers from comma-separated ``name=value`` pairs."""
     pairs = (part.split("=", 1) for part in environ.get(HEADERS, "").split(",") if "=" in part)
     return {unquote(name.strip()): unquote(value.strip()) for name, value in pairs}
 
 
 class SpanExporter:
-    """A thread that sends what is there to be sent, beside the loop.
+    """Sends spans of finished runs in a thread beside the loop.
 
     Args:
-        post: Sends a body to a URL, and raises OSError where it was not taken.
+        post: Sends a body to a URL; raises OSError if it was not accepted.
     """
 
     def __init__(self, home: Home, environ: Mapping[str, str], *, post: Post | None = None) -> None:
@@ -76,7 +76,7 @@ class SpanExporter:
             self._thread.start()
 
     def close(self) -> None:
-        """End, after one last look at what is to be sent."""
+        """Stop the thread after a last search for spans to send."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(ANSWER_S)
@@ -100,10 +100,10 @@ class SpanExporter:
             cluster.close()
 
     def send(self, cluster: LocalCluster, now: float) -> int:
-        """Send the spans of runs that ended lately and were not sent; how many runs.
+        """Send the unsent spans of recently ended runs; return the number of runs.
 
         Raises:
-            OSError: They were not taken.
+            OSError: The receiver did not accept them.
         """
         assert self._url is not None, "somebody wants them"
         found = cluster.select(Selection(phases=FINISHED), limit=MOST_AT_ONCE)
@@ -128,7 +128,7 @@ class SpanExporter:
 
 
 def _is_marked(mark: Path, run: Workload) -> bool:
-    """Return whether the spans of a run were sent after it ended; one that was resumed since is to be sent again."""
+    """Return whether the spans of a run were sent after its last attempt; a resumed run is sent again."""
     try:
         return mark.read_text() == str(run.status.attempt)
     except OSError:

@@ -1,6 +1,6 @@
-"""Spans of a run's life for OpenTelemetry: queued, starting, first step, running. Pure.
+"""Builds OpenTelemetry spans of a run: queued, starting, first step, running. Pure.
 
-Identifiers follow from the run and the span, so that what is sent twice is the same span.
+Identifiers are derived from the run and the span, so that a span sent twice is the same span.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from fairlead.cluster.port import EventRecord
 from fairlead.frozen import dataclass
 from fairlead.state.snapshot import Phase, Pod, Workload
 
-# Phases in which it waits to be placed; the event of each is called after it.
+# Types of the events that begin a wait for placement; those of phases have the phase's name.
 WAITING = frozenset({"Submitted", Phase.PENDING.value, Phase.RESTARTING.value})
 OK, ERROR = 1, 2
 INTERNAL = 1
@@ -20,11 +20,11 @@ INTERNAL = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A time in a run's life; Unix seconds.
+    """A span of a run; times are Unix seconds.
 
     Attributes:
-        parent: The key of the span that it is part of; None for the run itself.
-        problem: Why it ended badly; None if it did not.
+        parent: Key of the enclosing span; None for the run itself.
+        problem: Reason of the failure; None without one.
     """
 
     key: str
@@ -39,12 +39,12 @@ class Span:
 def spans_of(
     run: Workload, events: Sequence[EventRecord], pods: Iterable[Pod], first_steps: Mapping[int, float]
 ) -> tuple[Span, ...]:
-    """Return the spans of a run that is over, its own first.
+    """Return the spans of a finished run, its own first.
 
     Args:
         events: All of its events, oldest first.
-        pods: All of its pods that are known.
-        first_steps: When each start had told of a first step.
+        pods: All of its known pods.
+        first_steps: Time at which each attempt reported its first step.
     """
     end = run.status.finished_at or run.status.since
     failed = run.status.phase is Phase.FAILED
@@ -151,7 +151,7 @@ def _span_id(uid: str, key: str) -> str:
 
 
 def _attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
-    # 64-bit numbers are texts in the JSON form of protocol buffers.
+    # 64-bit integers are strings in the JSON encoding of protocol buffers.
     return [
         {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
         for key, value in values.items()

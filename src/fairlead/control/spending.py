@@ -1,4 +1,4 @@
-"""Divides the GPU time of a simulation by what became of it, and what it cost, by run and by pool."""
+"""Splits the GPU time of a simulation, and its cost, by use, for runs and pools."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,13 @@ class Spent:
     """Uses of GPU time that runs held, in GPU-seconds or GPU-hours.
 
     Attributes:
-        useful: Work that lasted.
-        redone: Work that was lost with a pod, since its newest checkpoint.
-        start_up: From placement until the ranks worked.
-        saving: Checkpoints.
-        slowed: What working beside others took longer than working alone.
-        stopping: After a stop notice without saving, or hanging.
-        cost: Dollars for all of it, at the price of each pool's GPUs; those without a price count as nothing.
+        useful: Work that was not lost.
+        redone: Work lost with a pod, since its newest checkpoint.
+        start_up: From placement until the ranks started work.
+        saving: Saving checkpoints.
+        slowed: Slowdown by interference from other runs.
+        stopping: After a stop notice without saving, or while hanging.
+        cost: Dollars for the total, at the price of each pool's GPUs; GPUs without a price count as zero.
     """
 
     useful: float = 0.0
@@ -33,22 +33,22 @@ class Spent:
 
     @classmethod
     def total(cls, parts: Iterable["Spent"]) -> "Spent":
-        """All of them together."""
+        """Return the sum."""
         found = list(parts)
         return cls(**{each.name: sum(getattr(part, each.name) for part in found) for each in fields(cls)})
 
     @property
     def allocated(self) -> float:
-        """All of it."""
+        """Return the total time."""
         return self.useful + self.redone + self.start_up + self.saving + self.slowed + self.stopping
 
     @property
     def goodput(self) -> float | None:
-        """Share of it that was useful; None when there is nothing."""
+        """Return the useful share of the total; None if the total is zero."""
         return self.useful / self.allocated if self.allocated else None
 
     def scaled(self, factor: float) -> "Spent":
-        """The same in another unit; the cost stays."""
+        """Return the times in another unit; the cost stays."""
         return Spent(
             **{each.name: getattr(self, each.name) * (1 if each.name == "cost" else factor) for each in fields(self)}
         )
@@ -56,14 +56,14 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uses:
-    """The size of one pool, and what it was used for.
+    """The size of a pool and its uses.
 
     Attributes:
-        node_hours: Of its nodes while they were there.
-        gpu_hours: The same for its GPUs; held, idle and down together.
+        node_hours: Hours of its nodes while they existed.
+        gpu_hours: Hours of its GPUs, the sum of held, idle and down.
         price_per_gpu_hour: Dollars; None without a price or without GPUs.
-        cost: Dollars for its nodes while they were there; None without a price.
-        idle_cost: The part of it for GPUs that were up and nobody held; None without a price or without GPUs.
+        cost: Dollars for its nodes while they existed; None without a price.
+        idle_cost: The part of it for GPUs that were up but not held; None without a price or without GPUs.
     """
 
     capacity_type: CapacityType
@@ -78,10 +78,10 @@ class Uses:
 
 
 def spent_by(pods: Iterable[PodTime], prices: dict[str, float] | None = None) -> Spent:
-    """Divide the GPU-seconds of some pods by where they went.
+    """Split the GPU-seconds of some pods by use.
 
     Args:
-        prices: Dollars for a GPU-second, by pool.
+        prices: Dollars per GPU-second, by pool.
     """
     useful = redone = start_up = saving = slowed = stopping = cost = 0.0
     for pod in pods:
@@ -99,12 +99,12 @@ def spent_by(pods: Iterable[PodTime], prices: dict[str, float] | None = None) ->
 
 
 def prices_of(pools: Iterable[Pool]) -> dict[str, float]:
-    """Dollars for a GPU-second by pool, where it has a price and GPUs."""
+    """Return the dollars per GPU-second of each pool that has a price and GPUs."""
     return {pool.name: price / 3600 for pool in pools if (price := _price_per_gpu_hour(pool)) is not None}
 
 
 def uses_of(pools: Sequence[Pool], nodes: Iterable[NodeTime], pods: Iterable[PodTime]) -> dict[str, Uses]:
-    """Sum up what there was of each pool, by name."""
+    """Sum up the uses of each pool, by name."""
     there: defaultdict[tuple[str, bool], float] = defaultdict(float)
     for node in nodes:
         there[pool_of(node.node), node.up] += (node.until - node.since) / 3600
@@ -116,7 +116,7 @@ def uses_of(pools: Sequence[Pool], nodes: Iterable[NodeTime], pods: Iterable[Pod
         gpus = 0 if pool.hardware.gpu is None else pool.hardware.gpu.count
         up, down, price = there[pool.name, True], there[pool.name, False], pool.price_per_hour
         per_gpu = _price_per_gpu_hour(pool)
-        # Rounding of sums of times may leave a little less than nothing.
+        # Rounding of sums may give a slightly negative difference.
         idle = max(0.0, gpus * up - held[pool.name])
         uses[pool.name] = Uses(
             capacity_type=pool.capacity_type,
@@ -133,7 +133,7 @@ def uses_of(pools: Sequence[Pool], nodes: Iterable[NodeTime], pods: Iterable[Pod
 
 
 def pool_of(node: str) -> str:
-    """The pool after which a node is named."""
+    """Return the pool after which a node is named."""
     return node.rpartition("-")[0]
 
 

@@ -1,6 +1,6 @@
-"""Keeps what steps of runs have taken, in the state directory, for the estimates of the next ones.
+"""Stores measured step times of runs in the state directory, to correct later estimates.
 
-Read from the runs themselves, on whatever cluster they are: the splits that they tried, and the speed that they tell.
+They are read from the runs of any cluster: the splits that they tried, and the throughput that they report.
 """
 
 import time
@@ -21,17 +21,17 @@ from fairlead.state.snapshot import Progress, Workload, is_leaf
 from fairlead.state.split_probing import found_of, split_of_candidate, untried
 
 KEPT = 1000
-# Before that it has hardly settled.
+# Earlier throughput is not yet stable.
 LEAST_STEPS = 20
 
 
 def known_steps(
     cluster: ClusterClient, measured: Iterable[MeasuredGpu], home: Home | None = None
 ) -> tuple[MeasuredStep, ...]:
-    """Return the steps that were measured of the runs of a cluster and, before, of others; keeps those that are new.
+    """Return measured steps of a cluster's runs and those stored earlier; store the new ones.
 
     Raises:
-        ClusterError: The file of those that are kept cannot be read.
+        ClusterError: The file of stored steps cannot be read.
     """
     path = (Home.at() if home is None else home).steps
     kept = {(each.run, each.split): each for each in read_records(path, "steps", MeasuredStep, "Remove it.")}
@@ -52,7 +52,7 @@ def known_steps(
 
 
 def _measured(workload: Workload) -> Iterator[tuple[str, Parallel, float]]:
-    """The names, the splits and the seconds of steps that a run has told of."""
+    """Yield the name, the split and the step time in seconds of each split that a run has measured."""
     spec, probing = workload.spec, workload.status.probing
     assert spec.parallel is not None
     found = found_of(spec, probing) if spec.parallel.candidates else None
@@ -68,7 +68,7 @@ def _measured(workload: Workload) -> Iterator[tuple[str, Parallel, float]]:
 
 
 def _step_s(spec: Training, parallel: Parallel, progress: Progress) -> float | None:
-    """Seconds of a step by the throughput that a run tells; None where it tells none, or has only begun."""
+    """Return the seconds per step from a run's reported throughput; None without one, or too early in the run."""
     begun = progress.resumed_step or 0
     if not progress.throughput or progress.step is None or progress.step - begun < LEAST_STEPS:
         return None
@@ -84,7 +84,7 @@ def _step_s(spec: Training, parallel: Parallel, progress: Progress) -> float | N
 def _step(
     workload: Workload, split: str, parallel: Parallel, measured_s: float, measured: tuple[MeasuredGpu, ...], now: float
 ) -> MeasuredStep | None:
-    """A measured step beside its estimate; None where there is none."""
+    """Return a measured step with its estimate; None if it cannot be estimated."""
     spec = workload.spec
     assert spec.model is not None
     try:

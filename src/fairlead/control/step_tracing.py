@@ -1,4 +1,4 @@
-"""Has a run's own program traced with fake tensors, to count what a rank of it would allocate."""
+"""Traces a run's own program with fake tensors, to count the memory that a rank would allocate."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from fairlead.specs.training import Training
 
 PROGRAM = "fairlead.runtime.parallelism.tracing"
 PATIENCE_S = 300.0
-# The library itself, for programs whose environment has it only under Fairlead.
+# Path of this library, for programs whose environment has it only when Fairlead runs them.
 LIBRARY = str(Path(__file__).resolve().parents[2])
 
 
@@ -23,11 +23,11 @@ class TracedStage:
     """Bytes that a rank of a pipeline stage would allocate.
 
     Attributes:
-        stage: From 0.
+        stage: Index from 0.
         rank: The rank that was traced.
-        peak_bytes: The most that is alive at once.
-        parameters_bytes: Its parameters.
-        optimizer_bytes: What is left between steps without them: states of the optimizer.
+        peak_bytes: Peak of live allocations.
+        parameters_bytes: Size of its parameters.
+        optimizer_bytes: Memory that stays allocated between steps besides the parameters: states of the optimizer.
     """
 
     stage: int
@@ -38,14 +38,14 @@ class TracedStage:
 
 
 def trace(spec: Training, directory: Path) -> tuple[TracedStage, ...]:
-    """Trace two steps of the program as the first rank of each stage, which no other of its stage exceeds.
+    """Trace two steps of the program as the first rank of each stage, which needs the most memory of its stage.
 
     Args:
-        spec: With a split that leaves nothing open, or none.
-        directory: Where the command runs.
+        spec: A spec with a complete split or none.
+        directory: Working directory of the command.
 
     Raises:
-        Conflict: The command is no plain Python program or does not bear fake tensors.
+        Conflict: The command is not a plain Python program, or fails with fake tensors.
     """
     env = {**os.environ, **spec.env}
     if not spec.run:
@@ -57,7 +57,7 @@ def trace(spec: Training, directory: Path) -> tuple[TracedStage, ...]:
     program = launch.argv[launch.argv.index(launch.script) :]
     python = (launch.interpreter, *launch.flags)
     stages = 1 if spec.parallel is None else spec.parallel.pipeline or 1
-    # Ranks of a stage are neighbours, and none of them has more than the first.
+    # Ranks of a stage are consecutive, and none allocates more than the first.
     each = spec.world_size // stages
     return tuple(
         _trace(spec, directory, env, python, program, stage=stage, rank=stage * each) for stage in range(stages)

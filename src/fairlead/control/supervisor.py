@@ -1,7 +1,7 @@
 """The background process of the local cluster: ``python -m fairlead.control.supervisor HOME [LOCK [ahead]]``.
 
-One for each state directory, proved by a lock. It may be killed at any instant: whoever comes next, started by a shim
-or by any command, works on from the database and the files.
+One runs per state directory, ensured by a lock. It may be killed at any instant: the next one, started by a shim or by
+any command, continues from the database and the files.
 """
 
 import contextlib
@@ -37,32 +37,32 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.supervisor")
 
-# Between looks at live pods, whose ranks report progress up to five times a second. Ends and requests wake it at once.
+# Poll interval of live pods, whose ranks report progress up to five times a second. Exits and requests wake it at once.
 BUSY_WAIT_S = 0.5
-# With nothing alive only the clock can bring work: retries and deadlines.
+# Without live pods only the passing of time brings work: retries and deadlines.
 QUIET_WAIT_S = 2.0
-# With nothing unfinished it stays a while for the next command, then goes.
+# Time without unfinished runs after which it exits.
 IDLE_EXIT_S = 300.0
-# One that was started beside a command that is about to submit waits so long for its work.
+# Same, if it was started ahead of a command that is about to submit.
 AHEAD_EXIT_S = 5.0
-# How often it looks whether that command is still there.
+# Interval of checks that this command is still alive.
 AHEAD_LOOK_S = 0.25
-# Between looks for runs that need not be kept any longer.
+# Interval between searches for runs whose retention has expired.
 KEEP_S = 600.0
-# After the database failed (a full disk, most often).
+# Pause after a failure of the database (usually a full disk).
 TROUBLE_WAIT_S = 1.0
-# How often it is seen to that there is a reserve.
+# Interval of checks that the reserve exists.
 RESERVE_EVERY_S = 2.0
-# A database that is damaged, or whose disk is read-only, is looked at for so long; a full disk is waited for.
+# Time for which it retries a damaged database or a read-only disk; a full disk is waited for without limit.
 PATIENCE_S = 60.0
 
 
 def main(path: Path | None = None, lock: int | None = None, *, ahead_of: int | None = None) -> None:
-    """Run until nothing has been unfinished for a while; return at once when another supervisor runs.
+    """Run until nothing has been unfinished for a while; return at once if another supervisor runs.
 
     Args:
-        lock: A descriptor that holds the lock, from the command that started this.
-        ahead_of: The process of that command, which has submitted nothing yet, and may never.
+        lock: Descriptor that holds the lock, inherited from the command that started this process.
+        ahead_of: Process id of that command, if it has not submitted anything yet.
     """
     home = Home.open(path)
     if lock is not None:
@@ -77,7 +77,7 @@ def main(path: Path | None = None, lock: int | None = None, *, ahead_of: int | N
         finally:
             os.close(lock)
             lock, ahead_of = None, None
-        # A command that came between the last look and the release saw the lock held and started nobody.
+        # A command between the last check and the release saw the lock held and started no supervisor.
         cluster = LocalCluster(home)
         try:
             if not cluster.store.has_work() and not home.has_triggers:
@@ -87,7 +87,7 @@ def main(path: Path | None = None, lock: int | None = None, *, ahead_of: int | N
 
 
 def _serve_when_there_is_room(home: Home, lock: int, *, ahead_of: int | None) -> bool:
-    """Serve until there is nothing to do; False when that cannot be, for a reason that waiting does not mend."""
+    """Serve until there is nothing to do; return False on an error that waiting does not resolve."""
     told = ""
     while True:
         try:
@@ -121,7 +121,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     agent = Agent(home, cluster.store, cluster.node())
-    with contextlib.suppress(OSError):  # tried again when a pod starts, where it is told
+    with contextlib.suppress(OSError):  # retried, with a report, when a pod starts
         agent.get_ready()
     agent.sweep()
     cluster.sweep()
@@ -137,7 +137,9 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
     foreseen: Mapping[str, int] = {}
     try:
         while not stopping:
-            is_left = ahead_of is not None and os.getppid() != ahead_of  # before it is looked for what that has brought
+            is_left = (
+                ahead_of is not None and os.getppid() != ahead_of
+            )  # checked before looking for work of that command
             try:
                 live, changed = _step(cluster, agent, endpoints, counts)
                 if time.monotonic() >= keep_at:
@@ -156,17 +158,17 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
                     raise
                 if isinstance(error, NoRoom):
                     with contextlib.suppress(ClusterError):
-                        cluster.store.relieve()  # what its log repeats is room too, which the next step may need
+                        cluster.store.relieve()  # a checkpoint of its log frees room that the next step may need
                 live, changed, unfinished, wait_s = 0, False, True, TROUBLE_WAIT_S
-            # Without a reserve the log must not grow: what it takes is all the room there is.
+            # Without a reserve the log must not grow, since it would take the last free room.
             if not told and (time.monotonic() >= reserve_at or not home.reserve.exists()):
                 with contextlib.suppress(ClusterError):
-                    # While there is room: on a full disk what the log still holds may be more than the reserve. Any
-                    # trouble that lasts is the next step's, which has patience.
+                    # Before the disk is full: then the content of the log may exceed the reserve. The
+                    # next step handles an error that persists, within PATIENCE_S.
                     cluster.store.relieve()
                 hold_reserve(home)
                 if lock is not None:
-                    home.sign_lock(lock, os.getpid())  # a full disk may not have taken it at the start
+                    home.sign_lock(lock, os.getpid())  # a full disk may have prevented it at the start
                 reserve_at = time.monotonic() + RESERVE_EVERY_S
             if unfinished:
                 idle_since, idle_exit_s, ahead_of = time.monotonic(), IDLE_EXIT_S, None
@@ -189,10 +191,10 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
 
 
 def _span_exporter(home: Home) -> "SpanExporter | None":
-    """Begin to send spans where OpenTelemetry's variables say so."""
+    """Start the exporter of spans if OpenTelemetry's variables configure one."""
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
         return None
-    from fairlead.control.span_exporter import SpanExporter  # here and not above: few want it
+    from fairlead.control.span_exporter import SpanExporter  # here and not above: rarely configured
 
     return SpanExporter(home, os.environ)
 
@@ -205,7 +207,7 @@ def _triggers(home: Home, cluster: LocalCluster) -> "Triggers":
 
 
 def _forget(cluster: LocalCluster) -> bool:
-    """Forget runs that need not be kept any longer, a few of them; whether there may be more."""
+    """Delete some of the runs whose retention has expired; return whether there may be more."""
     try:
         keep = cluster.keeps()
     except ClusterError as error:
@@ -221,11 +223,11 @@ def _forget(cluster: LocalCluster) -> bool:
 
 
 def _step(cluster: LocalCluster, agent: Agent, endpoints: Endpoints, counts: PassCounts) -> tuple[int, bool]:
-    """Look, decide, act; the number of live pods and whether anything was decided."""
+    """Observe, decide, act; return the number of live pods and whether anything changed."""
     try:
         live = agent.observe(time.time())
     except NoRoom:
-        # What was seen is seen again. What is to be stopped or forgotten makes room for that.
+        # The next step repeats these observations. Stopping and deleting runs makes room for them.
         run_pass(cluster, time.time(), counts)
         agent.act(time.time())
         raise
@@ -233,10 +235,10 @@ def _step(cluster: LocalCluster, agent: Agent, endpoints: Endpoints, counts: Pas
     changed = run_pass(cluster, time.time(), counts)
     if endpoints.is_open or cluster.store.has_kind("Serving"):
         try:
-            # Before replicas get their notices: nobody is to be sent to one that goes.
+            # Before replicas get stop notices, so that no request is routed to one that terminates.
             endpoints.update(cluster.snapshot())
         except (ClusterError, OSError):
-            # As on a full disk, where what is to be stopped makes room.
+            # For example on a full disk, where stopping runs makes room.
             agent.act(time.time())
             raise
     agent.act(time.time())
@@ -253,9 +255,9 @@ def _listen(home: Home) -> socket.socket:
 
 
 def _sleep(wake: socket.socket, wait_s: float, counts: PassCounts) -> None:
-    """Wait for a datagram or for the time to pass, and take all datagrams that came together as one.
+    """Wait for a datagram or a timeout, and treat all datagrams that arrived together as one.
 
-    One from a socket with an address of its own asks whether anybody is there, and is answered with the counts so far.
+    A datagram from a socket with an address is a liveness probe, answered with the counters so far.
     """
     wake.settimeout(wait_s)
     try:
@@ -263,7 +265,7 @@ def _sleep(wake: socket.socket, wait_s: float, counts: PassCounts) -> None:
             _, asker = wake.recvfrom(1)
             wake.setblocking(False)
             if asker:
-                with contextlib.suppress(OSError):  # it waits no longer
+                with contextlib.suppress(OSError):  # the client has gone
                     wake.sendto(counts.dumps(), asker)
     except (TimeoutError, BlockingIOError, InterruptedError):
         return

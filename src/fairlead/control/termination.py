@@ -1,7 +1,7 @@
-"""Ending when told to: signals taken by a thread of their own.
+"""Handles termination signals in a thread of their own.
 
-A handler runs in the main thread between any two of its steps, also while that holds the lock of what the handler wants
-to set, and then waits for ever.
+A signal handler runs in the main thread between any two bytecodes. If the main thread then holds the lock of the event
+that the handler sets, the handler deadlocks.
 """
 
 import signal
@@ -12,9 +12,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def hold_signals() -> None:
-    """Keep SIGTERM and SIGINT until ``stop_on_signals``; for the main thread before any other is started.
+    """Block SIGTERM and SIGINT until ``stop_on_signals``; call it in the main thread before starting any other.
 
-    A thread that was there before would take them, and the process end by what they do by default.
+    A thread that existed before would receive them, and their default action would end the process.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
@@ -26,6 +26,6 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
         signal.sigwait(SIGNALS)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         stop()
-        threading.Event().wait()  # the next one is taken by this thread alone, all others block it
+        threading.Event().wait()  # only this thread receives the next one, all others block it
 
     threading.Thread(target=wait, name="signals", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Another spec for a run that is there, admitted like that of a new one."""
+"""Plans a change of an existing run's spec, admitted like that of a new run."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,12 +19,12 @@ from fairlead.state.snapshot import Intent, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A change of a run that would be made.
+    """A planned change of a run.
 
     Attributes:
-        run: As it was seen.
-        differences: Between its spec and the admitted one; empty when they are the same.
-        new_files: The directory whose files it gets, because they are others by now; None when it keeps its own.
+        run: The run as observed.
+        differences: Differences between its spec and the admitted one; empty if they are equal.
+        new_files: Directory whose files replace its own, because they have changed; None if it keeps its own.
     """
 
     run: Workload
@@ -38,7 +38,7 @@ class Update:
         return not self.differences and self.new_files is None
 
     def updated(self) -> Workload:
-        """The run as it would be."""
+        """Return the run after the change."""
         status = updated_status(self.run.status) if self.differences else self.run.status
         return replace(self.run, spec=self.admitted.spec, status=status)
 
@@ -53,19 +53,19 @@ def plan_update(
     ignore: frozenset[str] = frozenset(),
     source: str = "--set",
 ) -> Update:
-    """Plan what a changed spec would change of a run that is to go on; nothing is sent.
+    """Plan the change of a run that continues; sends nothing.
 
     Args:
-        settings: Keys given anew.
-        spec: The new one of a file, before the settings; None for the run's own.
-        directory: To which a relative ``workdir`` of the new spec is relative; None when it keeps its files.
+        settings: Keys with new values.
+        spec: New spec from a file, before the settings; None for the run's own.
+        directory: Base of a relative ``workdir`` of the new spec; None if the run keeps its files.
         ignore: As for ``admit``.
-        source: Who gives the settings, for problems.
+        source: Origin of the settings, for error messages.
 
     Raises:
         InvalidSpec: A setting is wrong.
-        Conflict: The run's phase does not allow it, something differs that must stay, or cannot be honoured.
-        CannotFit: It would not fit even if nothing else ran.
+        Conflict: The run's phase does not allow it, an immutable field differs, or a field cannot be honoured.
+        CannotFit: It would not fit even on an empty cluster.
     """
     check_intent(run, Intent.RUN)
     given = tuple(settings)
@@ -74,7 +74,7 @@ def plan_update(
     if spec is None:
         spec = left_open(cluster, run.spec)
     else:
-        # A file that says nothing of its team means the one that the run has; and others may put labels on a run.
+        # A file without a team means the run's team; and labels may have been added to the run by others.
         team = run.spec.team if spec.team == DEFAULT_TEAM else spec.team
         labels = run.spec.labels if spec.labels.items() <= run.spec.labels.items() else spec.labels
         spec = replace(spec, team=team, labels=labels)
@@ -90,10 +90,10 @@ def plan_update(
 
 
 def carry_out(cluster: ClusterClient, update: Update) -> Workload:
-    """Make a change that was planned, if the run is still as it was then.
+    """Apply a planned change if the run has not changed since.
 
     Raises:
-        Conflict: It is not.
+        Conflict: The run has changed.
     """
     if update.is_empty:
         return update.run

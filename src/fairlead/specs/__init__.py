@@ -1,6 +1,6 @@
-"""The specs that people write, as frozen values. No I/O, no clock; the standard library only, but for YAML at the edge.
+"""The specs of users as frozen values. No I/O, no clock; the standard library only, except YAML at the edge.
 
-Importing a value's module never loads YAML; ``parse`` and ``load_file`` load it when they are called.
+Importing the module of a spec never imports YAML; ``parse`` and ``load_file`` import it when called.
 """
 
 from importlib import import_module

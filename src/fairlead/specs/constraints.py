@@ -1,4 +1,4 @@
-"""The rules of values, stated once: frozen values enforce them, the parser reports them, the schema shows them."""
+"""Rules of values, defined once: frozen values enforce them, the parser reports them, the schema contains them."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -7,7 +7,7 @@ from fairlead.frozen import dataclass
 
 
 class BrokenRules(ValueError):
-    """A value breaks rules of its type; ``problems`` holds pairs of attribute and sentence."""
+    """A value violates rules of its type; ``problems`` has pairs of attribute and sentence."""
 
     def __init__(self, problems: tuple[tuple[str, str], ...]) -> None:
         super().__init__("; ".join(f"{attribute}: {sentence}" for attribute, sentence in problems))
@@ -16,11 +16,11 @@ class BrokenRules(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A number between two bounds, both allowed.
+    """A number between two inclusive bounds.
 
     Attributes:
-        whole: Only integers.
-        zero: 0 is allowed though it is below ``low``.
+        whole: Allow integers only.
+        zero: Allow 0 although it is below ``low``.
     """
 
     low: float
@@ -29,7 +29,7 @@ class Limit:
     zero: bool = False
 
     def problem(self, value: object, show: Callable[[float], str] = str) -> str | None:
-        """Return what is wrong with the value, with bounds spelled by ``show``; None when nothing is."""
+        """Return the problem of a value, with bounds formatted by ``show``; None if it is valid."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
             return f"{value!r} is not a {'whole ' if self.whole else ''}number"
         if self.low <= value <= self.high or (self.zero and value == 0):
@@ -43,11 +43,11 @@ class Text:
     """Text that is not blank.
 
     Attributes:
-        max_length: Most characters.
-        pattern: What it must match in full (a regular expression that JavaScript reads too); None for anything.
-        what: What such a text is, as in "X is not ...".
-        lines: More than one line is allowed.
-        blank: Empty text is allowed.
+        max_length: Maximum number of characters.
+        pattern: Regular expression for a full match, also valid in JavaScript; None for any text.
+        what: Noun for messages, as in "X is not ...".
+        lines: Allow several lines.
+        blank: Allow blank text.
     """
 
     max_length: int
@@ -57,7 +57,7 @@ class Text:
     blank: bool = False
 
     def problem(self, value: object) -> str | None:
-        """Return what is wrong with the value; None when nothing is."""
+        """Return the problem of a value; None if it is valid."""
         if not isinstance(value, str):
             return f"{value!r} is not text"
         if len(value) > self.max_length:
@@ -96,14 +96,14 @@ MODELS = Text(
 
 
 def enforce(problems: Iterable[tuple[str, str]]) -> None:
-    """Raise BrokenRules when there is any problem."""
+    """Raise BrokenRules if there are problems."""
     found = tuple(problems)
     if found:
         raise BrokenRules(found)
 
 
 def broken(value: object, rules: Constraints) -> Iterable[tuple[str, str]]:
-    """Attribute and sentence for each rule that ``value`` breaks; attributes that are None are let pass."""
+    """Yield the attribute and a sentence for each rule that ``value`` violates; skip attributes that are None."""
     for attribute, rule in rules.items():
         content = getattr(value, attribute)
         if content is not None and (sentence := rule.problem(content)) is not None:
@@ -111,14 +111,14 @@ def broken(value: object, rules: Constraints) -> Iterable[tuple[str, str]]:
 
 
 def quote(text: str) -> str:
-    """The text in double quotes on one line, shortened so that a message stays readable."""
+    """Quote a text on one line, truncated so that a message stays readable."""
     short = text if len(text) <= 60 else text[:57] + "..."
     escaped = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short.replace('"', '\\"'))
     return f'"{"".join(escaped)}"'
 
 
 def one_line(text: str) -> str:
-    """The text without quotes, on one line and shortened, to be part of a message."""
+    """Format a text without quotes on one line, truncated, as part of a message."""
     return text if len(text) <= 60 and text.isprintable() else quote(text)[1:-1].replace('\\"', '"')
 
 

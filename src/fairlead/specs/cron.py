@@ -1,4 +1,4 @@
-"""Times by the five fields of cron: minute, hour, day of the month, month, day of the week."""
+"""Parses the five fields of cron: minute, hour, day of the month, month, day of the week."""
 
 from collections.abc import Iterator
 from datetime import date
@@ -9,7 +9,7 @@ from fairlead.specs.constraints import Text
 TIMEZONE = Text(
     max_length=64, pattern=r"[A-Za-z][-+A-Za-z0-9_/]*", what="a time zone; give one such as `Europe/Berlin`"
 )
-"""The form of the name of a time zone."""
+"""Syntax of names of time zones."""
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _FIELDS = (
@@ -23,13 +23,13 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cron:
-    """The minutes at which something is due.
+    """A cron schedule.
 
     Attributes:
-        days: Of the month; both kinds of days are given when a day is to be either.
-        weekdays: Sunday is 0.
-        any_day: Days of the month are left open.
-        any_weekday: Days of the week are left open.
+        days: Days of the month; if both kinds of days are given, a day matches either.
+        weekdays: Days of the week, with Sunday as 0.
+        any_day: The day of the month is unrestricted.
+        any_weekday: The day of the week is unrestricted.
     """
 
     minutes: tuple[int, ...]
@@ -41,22 +41,22 @@ class Cron:
     any_weekday: bool
 
     def is_on(self, day: date) -> bool:
-        """Return whether there is a time on that day. As in cron, a day is either of two kinds where both are given."""
+        """Return whether a day has times. As in cron, if both kinds of days are given, either matches."""
         if day.month not in self.months:
             return False
         in_month, in_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
         return in_month or in_week if not (self.any_day or self.any_weekday) else in_month and in_week
 
     def times(self) -> Iterator[tuple[int, int]]:
-        """Hour and minute of each time of a day, in order."""
+        """Yield the hour and minute of each time of a day, in order."""
         return ((hour, minute) for hour in self.hours for minute in self.minutes)
 
 
 def parse_cron(text: str) -> Cron:
-    """Read five fields with ``*``, numbers, names, lists, ranges and steps.
+    """Parse five fields with ``*``, numbers, names, lists, ranges and steps.
 
     Raises:
-        ValueError: It is none; the message is the rest of a sentence.
+        ValueError: The text is invalid; the message completes a sentence about it.
     """
     words = text.split()
     if len(words) != len(_FIELDS):
@@ -74,7 +74,7 @@ def parse_cron(text: str) -> Cron:
         any_day=words[2].startswith("*"),
         any_weekday=words[4].startswith("*"),
     )
-    # Every day of every month is there in some leap year, so that four years and a day more tell.
+    # Each month's longest length, in a leap year, decides whether a day ever occurs.
     if cron.any_weekday and not any(day <= _LONGEST[month - 1] for month in cron.months for day in cron.days):
         raise ValueError("never comes: no such month has such a day")
     return cron
@@ -109,7 +109,7 @@ def _number(text: str, what: str, low: int, high: int, names: tuple[str, ...]) -
 
 
 def is_timezone(name: str) -> bool:
-    """Return whether this machine knows a time zone of that name."""
+    """Return whether this machine knows a time zone."""
     if name == "UTC":
         return True
     from zoneinfo import available_timezones  # here, since every command reads specs and few of them name a zone

@@ -1,8 +1,7 @@
-"""The controllers to which an endpoint can be handed instead of being served by replicas of ours, and what it cannot
-have there.
+"""Engines: controllers that can serve an endpoint instead of Fairlead's replicas, and the fields they do not support.
 
-An engine makes the pods and has the requests come to them by itself. Whatever our own placement or gateway would do,
-and an engine does not, is refused with it, as is what the engine would take and then ignore.
+An engine creates the pods and routes requests to them itself. Features of Fairlead's placement or gateway that an
+engine lacks are refused with it, as are fields that the engine would accept and then ignore.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class EndpointEngine(StrEnum):
-    """The engines, by what people call them."""
+    """The engines by their common names."""
 
     KSERVE = "kserve"
     KNATIVE = "knative"
@@ -24,10 +23,10 @@ class EndpointEngine(StrEnum):
 
 
 TITLES = {EndpointEngine.KSERVE: "KServe", EndpointEngine.KNATIVE: "Knative", EndpointEngine.SELDON: "Seldon"}
-# Knative's own bounds: of its window, and of a request by default.
+# Knative's bounds: minimum window, and default maximum duration of a request.
 LEAST_WINDOW_S, MOST_TIMEOUT_S = 6.0, 600.0
 
-# Sentences, as the parser and the API server say them; all follow `engine: NAME` and a verb.
+# Messages of both the parser and the API server; all follow `engine: NAME` and a verb.
 MAKES_PODS = "makes the pods"
 NO_IMAGE = "give the `image` that has the server and all that it needs"
 NO_WORKDIR = "no files go along; put them into the image, and leave `workdir` out"
@@ -45,7 +44,7 @@ ONE_WEIGHT = "give one weight, such as `canary: {steps: [10%]}`, which stays unt
 
 
 def endpoint_engine_problems(spec: "Serving") -> Iterable[tuple[str, str]]:
-    """Return what an endpoint with an engine asks for that it cannot have."""
+    """Yield the fields of an endpoint that its engine does not support, with the reason."""
     engine = spec.engine
     if engine is None:
         return
@@ -97,7 +96,7 @@ def _of_all(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str
 
 
 def _of_kserve(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str]]:
-    """Return what KServe in Standard mode, which makes a Deployment, does not have, or ignores."""
+    """Yield what KServe in Standard mode, which creates a Deployment, lacks or ignores."""
     ignores = "in Standard mode ignores it"
     if spec.canary is not None:
         yield "canary", TRIES, NO_CANARY
@@ -123,7 +122,7 @@ def _of_kserve(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, 
 
 
 def _of_seldon(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str]]:
-    """Return what Seldon, which makes a Deployment with a strategy of its own, does not have, or ignores."""
+    """Yield what Seldon, which creates a Deployment with a strategy of its own, lacks or ignores."""
     ignores = "has no orchestrator before a server, which would keep it"
     if spec.canary is not None:
         yield "canary", DIVIDES, NO_WEIGHT

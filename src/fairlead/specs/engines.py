@@ -1,6 +1,6 @@
-"""The controllers to which a run can be handed instead of being placed by Fairlead, and what no run has there.
+"""Engines: controllers that can place a run instead of Fairlead, and the fields they do not support.
 
-An engine places the pods of a run, so whatever only our own placement could honour is refused with it.
+An engine places the pods of a run, so fields that only Fairlead's placement can honour are refused with it.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Engine(StrEnum):
-    """The engines, by what people call them; each stands for a kind of object that its controller knows."""
+    """The engines by their common names; each has a kind of object that its controller handles."""
 
     JOBSET = "jobset"
     KUEUE = "kueue"
@@ -26,13 +26,13 @@ class Engine(StrEnum):
 
 
 LAUNCHES_ITSELF = frozenset((Engine.MPIJOB, Engine.RAYJOB))
-"""Engines that start the program themselves, in pods that do not begin with it."""
+"""Engines that start the program themselves, in pods whose main process is another."""
 
 
 NAME_MOST = 40
-"""Characters of a run's name; engines add theirs to it for the names of pods, which have 63."""
+"""Maximum length of a run's name; engines add suffixes for names of pods, which have at most 63 characters."""
 
-# Sentences, as the parser and the API server say them; those of the last two groups follow `engine: NAME` and its verb.
+# Messages of both the parser and the API server; those of the last two groups follow `engine: NAME` and its verb.
 NO_ENGINE = "it is the queue of an engine; give `engine` too, such as `engine: kueue`, or leave it out"
 NO_QUEUE = "`engine: kueue` needs the LocalQueue that admits the run; give its name, such as `queue: team-a`"
 PLACES = "places its pods itself"
@@ -47,7 +47,7 @@ NO_IMAGE = "give an image that has Python, and Ray or mpirun"
 
 
 def engine_problems(spec: "Training") -> Iterable[tuple[str, str]]:
-    """Return what a run with an engine asks for that it cannot have, and what one without cannot."""
+    """Yield the fields of a run that its engine does not support, or that require an engine it does not name."""
     engine = spec.engine
     if engine is None:
         if spec.queue is not None:
@@ -84,5 +84,5 @@ def _launching_problems(spec: "Training", engine: Engine) -> Iterable[tuple[str,
 
 
 def refusal(engine: StrEnum, verb: str, why: str) -> str:
-    """Say what a run or an endpoint cannot have at an engine, whose `verb` says what it does itself."""
+    """Format why an engine does not support a field; ``verb`` is what the engine does itself."""
     return f"`engine: {engine}` {verb}: {why}"

@@ -1,6 +1,7 @@
-"""Conditions of pipelines, such as ``accuracy > 0.9 and not prepare.is_empty``: read, checked and decided without eval.
+"""Parses and evaluates conditions of pipelines, such as ``accuracy > 0.9 and not prepare.is_empty``, without eval.
 
-Names, numbers, texts, lists, ``true`` and ``false``; comparisons, ``in``, ``and``, ``or``, ``not`` and parentheses.
+The language has names, numbers, strings, lists, ``true`` and ``false``; comparisons, ``in``, ``and``, ``or``, ``not``
+and parentheses.
 """
 
 import ast
@@ -25,19 +26,19 @@ _COMPARISONS: Mapping[type[ast.cmpop], str] = {
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Return the names that a condition reads, dotted where they are written so.
+    """Return the names in a condition, with dots if written so.
 
     Raises:
-        ValueError: It is no condition; the message is the rest of a sentence.
+        ValueError: The text is not a condition; the message completes a sentence about it.
     """
     return frozenset(_names(_read(text)))
 
 
 def holds(text: str, values: Mapping[str, Any]) -> bool:
-    """Decide a condition.
+    """Evaluate a condition.
 
     Args:
-        values: By name as in ``names_in``: numbers, texts, truth values or lists of them.
+        values: Values by name as in ``names_in``: numbers, strings, booleans or lists of them.
 
     Raises:
         ValueError: A name has no value, or two values cannot be compared; the message is a sentence.
@@ -58,7 +59,7 @@ def _read(text: str) -> ast.expr:
 
 
 def _check(node: ast.expr) -> None:
-    """Refuse every form that is not of this language."""
+    """Refuse every syntax outside this language."""
     match node:
         case ast.BoolOp(values=inner):
             parts = inner
@@ -134,7 +135,7 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
                     return False
                 first = second
             return True
-    raise AssertionError(ast.dump(node))  # `_check` lets nothing else pass
+    raise AssertionError(ast.dump(node))  # `_check` refuses anything else
 
 
 def _compare(op: str, first: Any, second: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Several clusters that one queue of runs may use: the own ones first, rented ones when waiting costs more."""
+"""The spec of a fleet: clusters for one queue of runs, owned ones first, rented ones when waiting costs more."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -25,12 +25,12 @@ class Member:
     """A cluster of a fleet.
 
     Attributes:
-        context: Of the kubeconfig; None for this machine.
-        namespace: On Kubernetes; None for the context's own.
-        gpu_price: Dollars for an hour of a GPU; 0 where they are one's own.
-        cpu_price: Dollars for an hour of a core, of runs that ask for no GPU.
-        most_gpus: GPUs that runs of the fleet may hold there at one time; None for any number.
-        most_cpus: Cores, likewise, of runs that ask for no GPU.
+        context: Context of the kubeconfig; None for this machine.
+        namespace: Namespace on Kubernetes; None for that of the context.
+        gpu_price: Dollars per GPU-hour; 0 for owned GPUs.
+        cpu_price: Dollars per core-hour, for runs without GPUs.
+        most_gpus: Maximum GPUs that runs of the fleet hold there at a time; None for no limit.
+        most_cpus: Maximum cores, likewise, for runs without GPUs.
     """
 
     context: str | None = None
@@ -45,7 +45,7 @@ class Member:
 
     @property
     def is_rented(self) -> bool:
-        """Return whether what runs there costs money that it would not cost elsewhere."""
+        """Return whether it has a price."""
         return self.gpu_price > 0 or self.cpu_price > 0
 
     def _problems(self) -> Iterable[tuple[str, str]]:
@@ -62,8 +62,8 @@ class Fleet:
     """Clusters among which runs are divided.
 
     Attributes:
-        clusters: By the names by which reasons and statuses call them.
-        wait_s: How long a run may wait on average before its start, in seconds, before nodes are rented instead.
+        clusters: Clusters by the names used in reasons and statuses.
+        wait_s: Acceptable average wait before the start of a run, in seconds, above which nodes are rented.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The words that decisions and agents read of a run, whatever its kind: they may use no others.
+"""The attributes of a run that decisions and agents may read, for any kind.
 
-A spec has these attributes or it has not; none needs to inherit anything. ``Training`` has them, and so has to every
-later kind whose runs have pods. A mypy error here says which attribute is missing, and who reads it.
+The protocols are structural; specs need not inherit anything. ``Training`` has the attributes, and so must every later
+kind whose runs have pods. A mypy error names a missing attribute and its reader.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class GangSpec(Protocol):
-    """The words that the queue, placement, preemption, elastic sizes and the sharing of GPUs read of a run.
+    """The attributes of a run that the queue, placement, preemption, elastic sizes and GPU sharing read.
 
-    ``Training`` says what each of them means, in its unit and its range.
+    ``Training`` documents each of them with its unit and range.
     """
 
     @property
@@ -75,17 +75,17 @@ class GangSpec(Protocol):
     def kubernetes(self) -> Overlay: ...
 
     def at(self, num_nodes: int) -> GangSpec:
-        """Return the same gang with just so many nodes, from 1 to as many as it may have."""
+        """Return the same gang with a number of nodes, from 1 to its maximum."""
 
     def on(self, *, spot: bool) -> GangSpec:
-        """Return the same gang with nothing but spot nodes, or with none of them."""
+        """Return the same gang on spot nodes only, or on none."""
 
     def away_from(self, names: tuple[str, ...]) -> GangSpec:
-        """Return the same gang on any nodes but these."""
+        """Return the same gang on any nodes except these."""
 
 
 class ProgramSpec(GangSpec, Protocol):
-    """The words that agents read besides, to make pods of a gang and to run its program in them."""
+    """The further attributes that agents read to create pods of a gang and run its program in them."""
 
     @property
     def run(self) -> str: ...
@@ -133,4 +133,4 @@ class ProgramSpec(GangSpec, Protocol):
     def may_fork(self) -> bool: ...
 
     def at(self, num_nodes: int) -> ProgramSpec:
-        """Return the same gang with just so many nodes, from 1 to as many as it may have."""
+        """Return the same gang with a number of nodes, from 1 to its maximum."""

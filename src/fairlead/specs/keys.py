@@ -1,6 +1,6 @@
-"""The one description of every key of every kind: parser, rendering, JSON Schema and CRDs come from these tables.
+"""Tables of every key of every kind, from which parser, rendering, JSON Schema and CRDs are derived.
 
-Defaults are the dataclasses' own and bounds are their rules; nothing of that is repeated in them.
+Defaults are those of the dataclasses and bounds are their rules; the tables repeat neither.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Spec: TypeAlias = "Training | Serving | Sweep | Pipeline | Team | Pool | Simulat
 
 
 class _Kinds(Mapping[str, Section]):
-    """The table of each kind, imported when it is first asked for: most files hold runs and nothing else."""
+    """The table of each kind, imported on first use, since most files contain only runs."""
 
     def __init__(self, *homes: str) -> None:
         self._homes = homes
@@ -54,16 +54,16 @@ class _Kinds(Mapping[str, Section]):
 
 _WRITTEN = ("Training", "Serving", "Sweep", "Pipeline", "Team", "Pool", "Simulation", "Fleet")
 KINDS: Mapping[str, Section] = _Kinds(*_WRITTEN)
-"""Those that people write."""
+"""Kinds that users write."""
 OBJECTS: Mapping[str, Section] = _Kinds(*_WRITTEN, "Replica")
-"""Those that a cluster keeps: the same, and what other workloads submit."""
+"""Kinds that a cluster stores: the same, and those that workloads submit."""
 
 
 @cache
 def added_kinds() -> Mapping[str, Any]:
-    """Return the modules of kinds that do not come with Fairlead, by kind: FAIRLEAD_KINDS names them, with commas.
+    """Return the modules of external kinds, by kind, from the comma-separated list in FAIRLEAD_KINDS.
 
-    Each has ``SECTION``, the table of its keys, and ``KIND``, its record as of ``fairlead.policy.kinds.record``.
+    Each has ``SECTION``, the table of its keys, and ``KIND``, its record (see ``fairlead.policy.kinds.record``).
     """
     names = filter(None, os.environ.get("FAIRLEAD_KINDS", "").split(","))
     modules = [import_module(name.strip()) for name in names]

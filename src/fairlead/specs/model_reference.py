@@ -1,4 +1,4 @@
-"""References to models as people write them: ``NAME@production``, ``NAME@best``, ``NAME@3`` and ``run://NAME@best``."""
+"""Parses references to models: ``NAME@production``, ``NAME@best``, ``NAME@3`` and ``run://NAME@best``."""
 
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, Text, quote
@@ -17,11 +17,11 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReference:
-    """One version of a pushed model, or a run's checkpoint.
+    """A reference to a version of a pushed model, or to a run's checkpoint.
 
     Attributes:
-        which: ``best``, ``latest``, the number of a version, or of a model a stage; of a run the number is a step.
-        is_run: It is a run's checkpoint that nobody has pushed.
+        which: ``best``, ``latest``, a number, or for a model a stage; the number is a version, or for a run a step.
+        is_run: It refers to a run's checkpoint rather than a pushed version.
     """
 
     name: str
@@ -33,12 +33,12 @@ class ModelReference:
 
     @property
     def number(self) -> int | None:
-        """The version, or the step; None where it is another word."""
+        """Return the version or the step; None for another word."""
         return int(self.which) if self.which.isascii() and self.which.isdigit() else None
 
 
 def read_reference(text: str) -> ModelReference | None:
-    """The model that a text refers to; None where it has another form, as that of a path or a URL."""
+    """Parse a reference; return None for another form, such as a path or a URL."""
     is_run = text.startswith(RUN_SCHEME)
     name, at, which = text.removeprefix(RUN_SCHEME).partition("@")
     if is_run and not at:
@@ -53,7 +53,7 @@ def read_reference(text: str) -> ModelReference | None:
 
 
 def stage_problem(stage: str) -> str | None:
-    """Tell why a word cannot be a stage; None when it can."""
+    """Return why a word is not a valid stage; None if it is valid."""
     if stage in (BEST, LATEST):
         return f"{quote(stage)} is no stage: which version is {stage} follows from the versions; choose another word"
     return STAGE.problem(stage)

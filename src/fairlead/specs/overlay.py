@@ -1,4 +1,4 @@
-"""The way out on Kubernetes: fields of a pod, laid over the pod that Fairlead makes. Checked, and kept as one text."""
+"""Pod fields for Kubernetes, merged into the pod that Fairlead creates. Validated, and stored as one text."""
 
 import json
 import re
@@ -23,7 +23,7 @@ SET_BY_FAIRLEAD = re.compile(
     "|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE)"
 )
 
-# Sentences that the API server of a cluster says too.
+# Messages of both the parser and the API server.
 FOREIGN_LABEL = f"names under {OWN_DOMAIN} are Fairlead's own; choose another"
 FOREIGN_VOLUME = f"volumes called {OWN_NAMES}... are Fairlead's own; rename it"
 FOREIGN_CONTAINER = " is Fairlead's own; choose another name"
@@ -45,18 +45,18 @@ class Overlay:
 
     @property
     def pod(self) -> dict[str, Any]:
-        """The fields as plain data; a fresh copy each time."""
+        """Return a new copy of the fields as plain data."""
         content: dict[str, Any] = json.loads(self.text)
         return content
 
 
 def overlay(pod: Mapping[str, Any]) -> Overlay:
-    """The overlay with these fields; null is the same as leaving a field out, as it is for an API server."""
+    """Return the overlay with these fields; null is the same as omitting a field, as for an API server."""
     return Overlay(text=json.dumps(_given(pod), sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
 def problems(value: Any) -> Iterator[tuple[Path, str]]:
-    """Yield what is wrong in an overlay given as plain data, with the path to it."""
+    """Yield the problems of an overlay given as plain data, with their paths."""
     found = list(_problems(value, POD, ()))
     yield from found
     if not found:
@@ -67,7 +67,7 @@ def problems(value: Any) -> Iterator[tuple[Path, str]]:
 
 
 def dotted(path: Path) -> str:
-    """The path as people write it, such as ``spec.tolerations[0].key``."""
+    """Format a path, such as ``spec.tolerations[0].key``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{one_line(part)}" if text else one_line(part)
@@ -132,7 +132,7 @@ _TEXTS = (Leaf.TEXT, Leaf.NAME)
 
 
 def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Yield what would take from Fairlead what it needs for itself."""
+    """Yield fields that conflict with Fairlead's own."""
     for part in ("labels", "annotations"):
         for name in pod.get("metadata", {}).get(part, {}):
             if name.startswith(OWN_DOMAIN):
@@ -157,7 +157,7 @@ def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _unknown(name: str, tree: Tree) -> str:
-    import difflib  # 3 ms that a right overlay does not need
+    import difflib  # here, since it takes 3 ms that a valid overlay does not need
 
     near = difflib.get_close_matches(name, tree.fields, n=1) if len(name) <= 64 else []
     return f"unknown field{f'; did you mean `{near[0]}`?' if near else ';'} Allowed: {', '.join(tree.fields)}"

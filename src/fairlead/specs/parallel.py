@@ -1,4 +1,4 @@
-"""A model by its shape, and how a step of its training is split over GPUs."""
+"""The shape of a model, and the split of a training step over GPUs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -39,13 +39,13 @@ PARALLEL_RULES: Constraints = {
 
 
 class Choose(StrEnum):
-    """The one who chooses what a split leaves open."""
+    """The method that fills in the open parts of a split."""
 
     AUTO = "auto"
 
 
 class Shard(StrEnum):
-    """The things that data parallel ranks divide among them rather than copy (ZeRO stages 0, 2 and 3)."""
+    """The state that data parallel ranks shard instead of replicating (ZeRO stages 0, 2 and 3)."""
 
     NONE = "none"
     GRADIENTS = "gradients"
@@ -53,7 +53,7 @@ class Shard(StrEnum):
 
 
 class Recomputed(StrEnum):
-    """The activations that backward computes again rather than keeping them."""
+    """The activations that the backward pass recomputes instead of storing."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -62,17 +62,17 @@ class Recomputed(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A transformer, as far as its memory and time go by it.
+    """The dimensions of a transformer that determine its memory and time.
 
     Attributes:
-        config: A ``config.json`` of Hugging Face, which says what is None here.
-        layers: Blocks.
+        config: Path of a ``config.json`` of Hugging Face, which supplies the fields that are None.
+        layers: Number of blocks.
         hidden: Width of the residual stream.
-        heads: Attention heads.
-        kv_heads: Heads of keys and values; None for as many as ``heads``.
+        heads: Number of attention heads.
+        kv_heads: Number of heads of keys and values; None for as many as ``heads``.
         width: Inner width of the MLP; None for four times ``hidden``.
-        vocabulary: Tokens.
-        sequence: Tokens of a sample; None for the most that ``config`` says.
+        vocabulary: Number of tokens.
+        sequence: Tokens per sample; None for the maximum in ``config``.
     """
 
     config: str | None = None
@@ -90,10 +90,10 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitCandidate:
-    """A split that a run tries for a few steps; None leaves a part as the run has it.
+    """A split that a run tries for a few steps; None keeps a part as in the run.
 
     Attributes:
-        estimate_s: Seconds that a step of it was estimated to take; None where nothing is known.
+        estimate_s: Estimated seconds per step; None if unknown.
     """
 
     data: int | None = None
@@ -113,16 +113,16 @@ class Parallel:
     """The split of a step over the ranks of a run; None leaves a part open.
 
     Attributes:
-        choose: ``AUTO`` fills in what is None by the estimates; None by the plainest split.
-        data: Replicas.
-        shard: What they divide among them.
-        tensor: Parts of each layer.
-        pipeline: Stages.
-        micro_batch: Samples that go through at once.
-        recompute: What backward computes again.
-        batch: Samples of a step over all ranks.
-        probe: How many of the best splits by estimate become ``candidates``; None has the best one taken unmeasured.
-        candidates: Splits that the run's first starts try, by name; the fastest of them is kept.
+        choose: ``AUTO`` fills in open parts by estimates; None by the simplest split.
+        data: Number of replicas.
+        shard: State that replicas shard.
+        tensor: Number of parts of each layer.
+        pipeline: Number of stages.
+        micro_batch: Samples per micro-batch.
+        recompute: Activations that the backward pass recomputes.
+        batch: Samples per step over all ranks.
+        probe: Number of best splits by estimate that become ``candidates``; None uses the best without measuring.
+        candidates: Splits that the run's first attempts try, by name; the fastest is kept.
     """
 
     choose: Choose | None = None

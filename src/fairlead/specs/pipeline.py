@@ -1,4 +1,4 @@
-"""A pipeline: steps that hand their outputs on, each run only when something that it depends on has changed."""
+"""The spec of a pipeline: steps that pass on outputs, each run only when a dependency has changed."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -31,23 +31,23 @@ REFERENCE = Text(
 )
 ITEM = Text(max_length=4096)
 CONDITION = Text(max_length=500)
-# Names of variables that hand outputs on, in the text of a command.
+# Variables of inputs in the text of a command.
 _INPUT = re.compile(r"\bFAIRLEAD_INPUT_([A-Z0-9_]+)")
 _SET_BY_DRIVER = re.compile(r"FAIRLEAD_(STEP(?:_.*)?|ITEM|ITEM_INDEX|OUTPUT_.*|INPUT_.*|PIPELINE|WATCH)")
-# Holds what the pod is to look at that watches data for it.
+# Variable with the data that the watching pod checks.
 WATCH_VARIABLE = "FAIRLEAD_WATCH"
-# There its pod finds what became of the runs of its steps.
+# Directory in which the driver's pod finds the states of the runs of its steps.
 FAMILY_DIR = "/fairlead/family"
 FAMILY_FILE = f"{FAMILY_DIR}/runs"
-# There the pods of a run that is a step have what they are given and return, where an object store hands it on.
+# Directory of inputs and outputs in the pods of a step's run, if an object store transfers them.
 STEP_DIR = "/fairlead/local/step"
 _OUTPUT = re.compile(r"\bFAIRLEAD_OUTPUT_([A-Z0-9_]+)")
-# Of a step that is a Sweep: the best trial's.
+# Outputs of a step that is a Sweep, from its best trial.
 SWEEP_OUTPUTS = ("parameters", "value", "checkpoint")
 CHECKPOINT = "checkpoint"
-# The run that carries the others out, by its name within the pipeline.
+# Name of the driver's run within the pipeline.
 DRIVER = "driver"
-# Left free in names of runs, for the number that a pipeline gets when it is run again.
+# Characters reserved in names of runs for the number of a repeated pipeline.
 NUMBER_MOST = 4
 ITEM_DIGITS = 4
 
@@ -57,7 +57,7 @@ SCHEDULE_RULES: Constraints = {
     "timezone": TIMEZONE,
 }
 ON_RULES: Constraints = {"every_s": Limit(low=0.1, high=DECADE_S)}
-# Of a drift, where it says nothing else.
+# Defaults of a drift.
 FRESH_WINDOW = 300
 SIGNIFICANCE = 0.001
 DRIFT_RULES: Constraints = {
@@ -89,14 +89,14 @@ PIPELINE_RULES: Constraints = {
 
 
 class CatchUp(StrEnum):
-    """The fate of times that came while nobody looked after the machine."""
+    """The handling of times that passed while no supervisor ran."""
 
     ONE = "one"
     NONE = "none"
 
 
 class Overlap(StrEnum):
-    """The fate of a time that comes while an earlier run is not over."""
+    """The handling of a time at which an earlier run is unfinished."""
 
     SKIP = "skip"
     WAIT = "wait"
@@ -104,13 +104,13 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The times at which an applied pipeline is run.
+    """The schedule of an applied pipeline.
 
     Attributes:
         cron: Minute, hour, day of the month, month and day of the week.
-        timezone: Of the IANA database, such as Europe/Berlin.
-        catch_up: One run for all times that were missed, or none.
-        overlap: Whether a time is skipped or waited with while an earlier run is not over.
+        timezone: Time zone of the IANA database, such as Europe/Berlin.
+        catch_up: One run for all missed times, or none.
+        overlap: Whether a time is skipped or postponed while an earlier run is unfinished.
     """
 
     cron: str
@@ -130,7 +130,7 @@ class Schedule:
 
 
 class Detector(StrEnum):
-    """The detectors of drift in a stream of losses, by their names in the package river."""
+    """The detectors of drift in a stream of losses, from the package river."""
 
     ADWIN = "adwin"
     PAGE_HINKLEY = "page-hinkley"
@@ -139,16 +139,16 @@ class Detector(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """The drift that makes an applied pipeline run: of a model's losses, or of data against what it was trained on.
+    """A drift trigger of an applied pipeline: drift of a model's losses, or of data from its training data.
 
     Attributes:
-        data: A file of rows in the order they came, as CSV with a header or as JSON objects, one a line.
-        column: The loss of each prediction, such as 0 or 1 for right or wrong; None with ``reference``.
-        cost: The cost of a training in the unit of ``column``, say mistakes: it is run when staleness has cost as much.
-        detector: It is run when this finds that losses have grown; None for by ``cost`` or ``reference``.
-        reference: A file like ``data`` that it is to resemble; it is run when a column's distribution differs.
-        window: With ``cost``, the number of predictions after a training that tell the loss of a fresh model.
-        significance: With ``reference``, the probability to find a difference in data that has none.
+        data: File of rows in order of arrival, as CSV with a header or as JSON lines.
+        column: Column with the loss of each prediction, such as 0 or 1 for right or wrong; None with ``reference``.
+        cost: Cost of a training in the unit of ``column``, say mistakes; triggers when staleness has cost as much.
+        detector: Triggers when this detector finds that losses have grown; None with ``cost`` or ``reference``.
+        reference: File like ``data`` to compare with; triggers when the distribution of a column differs.
+        window: With ``cost``, number of predictions after a training that determine the loss of a fresh model.
+        significance: With ``reference``, probability of a false alarm.
     """
 
     data: str
@@ -181,12 +181,12 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class On:
-    """The causes that make an applied pipeline run.
+    """The triggers of an applied pipeline besides its schedule.
 
     Attributes:
-        data: Files and directories; it is run when their content has changed and stays so for one look.
-        drift: It is run when a model has grown stale.
-        every_s: Seconds between looks.
+        data: Files and directories; triggers when their content has changed and then been stable for one interval.
+        drift: Triggers when a model has become stale.
+        every_s: Seconds between checks.
     """
 
     data: tuple[str, ...] = ()
@@ -205,10 +205,10 @@ class On:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """The cases in which what a step returned before is taken instead of running it.
+    """The cache policy of a step: when an earlier result replaces running it.
 
     Attributes:
-        max_age_s: Results that are older are not taken; None for no bound.
+        max_age_s: Maximum age of a reused result; None for no limit.
         off: The step always runs.
     """
 
@@ -226,36 +226,36 @@ class Cache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTraining(Training):
-    """The run that a step is; its name is the pipeline's, with the step's."""
+    """The spec of a step that is a run; its name is the pipeline's with the step's appended."""
 
     name: str = "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSweep(Sweep):
-    """The sweep that a step is; its name is the pipeline's, with the step's."""
+    """The spec of a step that is a sweep; its name is the pipeline's with the step's appended."""
 
     name: str = "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One program of a pipeline: a command, or a run or a sweep with nodes and resources of its own.
+    """A step of a pipeline: a command, or a run or sweep with nodes and resources of its own.
 
     Attributes:
-        run: The command, as for a shell; None where it is one of the other two.
-        training, sweep: What is submitted as a run of its own, a child of the pipeline; None for a command.
-        needs: Steps that must have succeeded first; their outputs are handed on.
-        when: Condition over outputs of ``needs``; the step is skipped where it does not hold. None for always.
-        each: The step is run once for each of these; empty for once.
-        each_of: The same for each item of a list that a step returned, as ``step.output``.
+        run: Shell command; None for a run or a sweep.
+        training, sweep: Run or sweep to submit as a child of the pipeline; None for a command.
+        needs: Steps that must succeed first; their outputs are passed on.
+        when: Condition over outputs of ``needs``; the step is skipped if it is false. None for always.
+        each: Items for each of which the step runs once; empty for a single run.
+        each_of: Output with a list of such items, as ``step.output``.
         env: Variables added to those of the pipeline.
-        inputs: Files and directories whose content the step depends on, beside code and outputs of ``needs``.
-        outputs: Names of what it returns, each a file or directory.
-        code: Files, directories and patterns that are its code; empty for all of the working directory.
-        retry: How often it is run again after it failed.
-        timeout_s: It is stopped and has failed after this long; None for no bound.
-        gate: Condition over its own outputs that must hold for the pipeline to go on.
+        inputs: Files and directories whose content the step depends on, besides code and outputs of ``needs``.
+        outputs: Names of its outputs, each a file or directory.
+        code: Files, directories and patterns of its code; empty for the whole working directory.
+        retry: Number of retries after failures.
+        timeout_s: Seconds after which it is stopped and fails; None for no limit.
+        gate: Condition over its own outputs; the step fails if it is false.
     """
 
     run: str | None = None
@@ -279,22 +279,22 @@ class Step:
 
     @property
     def is_fanned_out(self) -> bool:
-        """Return whether it is run once for each item of a list."""
+        """Return whether it runs once for each item of a list."""
         return bool(self.each) or self.each_of is not None
 
     @property
     def child(self) -> Training | Sweep | None:
-        """The run or sweep that it is; None for a command."""
+        """Return its run or sweep; None for a command."""
         return self.training if self.sweep is None else self.sweep
 
     @property
     def program(self) -> Training | None:
-        """The run that it is, or every trial of it; None for a command."""
+        """Return its run, or the trial of its sweep; None for a command."""
         return self.training if self.sweep is None else self.sweep.trial
 
     @property
     def command(self) -> str:
-        """The command of its program."""
+        """Return the command of its program."""
         return self.run or "" if self.program is None else self.program.run
 
     def _problems(self) -> Iterable[tuple[str, str]]:
@@ -344,22 +344,21 @@ class Pipeline:
     """Steps in the order that their needs give.
 
     Attributes:
-        steps: By name.
-        image: Container image that the steps run in, on a cluster with containers.
-        workdir: Directory the steps run in; None for the directory of the spec file.
-        setup: Shell commands before the first step, on each machine that the steps come to.
+        steps: Steps by name.
+        image: Container image of the steps, on a cluster with containers.
+        workdir: Working directory of the steps; None for the directory of the spec file.
+        setup: Shell commands that run before the first step on each machine.
         env: Variables of every step.
-        checkpoint: Its ``to`` is where checkpoints of steps go; on Kubernetes also what steps return, and how far the
-            pipeline is.
+        checkpoint: Its ``to`` is the place of checkpoints of steps; on Kubernetes also of outputs and of the pipeline's
+            progress.
         kubernetes: Fields of the pod on Kubernetes.
-        resources: What the machine gives to the pipeline as a whole.
-        parallel: Steps that run at the same time at most; None for one for each core of
-            ``resources``, or 4 where that says nothing.
+        resources: Resources of the machine for the whole pipeline.
+        parallel: Maximum number of concurrent steps; None for one per core of ``resources``, or 4 if that is not
+            given.
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
-        schedule, on: When it is run once it is applied; None for only when somebody runs it.
-        driver: The run that carries the steps out, where some of them are runs of their own: once it is submitted. No
-            key.
-        watch: The run that looks at the data of ``on``, on a cluster where it runs by itself. No key.
+        schedule, on: Triggers after it is applied; None for manual runs only.
+        driver: Run of the driver if some steps are runs of their own, set at submission. Not a key.
+        watch: Run that watches the data of ``on``, for an applied pipeline on a cluster. Not a key.
     """
 
     name: str
@@ -391,11 +390,11 @@ class Pipeline:
 
     @property
     def runs_by_itself(self) -> bool:
-        """Return whether it says when it is run."""
+        """Return whether it has triggers."""
         return self.schedule is not None or self.on is not None
 
     def in_order(self) -> tuple[str, ...]:
-        """Return the steps so that each comes after its needs."""
+        """Return the steps in topological order, each after its needs."""
         return _ordered(self.steps)[0]
 
     def _problems(self) -> Iterable[tuple[str, str]]:
@@ -468,13 +467,13 @@ class Pipeline:
 
 
 def child_name(step: str, index: int | None) -> str:
-    """Return how the run of a step is called within its pipeline."""
+    """Return the name of a step's run within its pipeline."""
     own = step.replace("_", "-")
     return own if index is None else f"{own}-{index}"
 
 
 def map_runs(spec: Pipeline, of: Callable[[Training], Training]) -> Pipeline:
-    """The pipeline with each run of it, the driver's among them, replaced by what a function makes of it."""
+    """Return the pipeline with a function applied to each of its runs, including the driver's."""
 
     def step_of(name: str, step: Step) -> Step:
         whole = f"{spec.name}-{child_name(name, None)}"
@@ -494,12 +493,12 @@ def map_runs(spec: Pipeline, of: Callable[[Training], Training]) -> Pipeline:
 
 
 def as_run(run: Training, name: str) -> Training:
-    """The run that a step, or each trial of it, is, by itself."""
+    """Return the run of a step, or the trial of its sweep, as a standalone run."""
     return Training(**{**{each.name: getattr(run, each.name) for each in fields(Training)}, "name": name})
 
 
 def _mapping_problems(**mappings: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Return what a Training says of the same variables and labels."""
+    """Yield the problems that a Training would have with the same variables and labels."""
     if not any(mappings.values()):
         return
     for name in mappings["env"]:
@@ -534,7 +533,7 @@ def _condition_problems(
 
 
 def _ordered(steps: Mapping[str, Step]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The steps after their needs, and a circle among them; nothing of it when there is none."""
+    """Return the steps in topological order, and a cycle among them; an empty one if there is none."""
     left = {name: {need for need in step.needs if need in steps and need != name} for name, step in steps.items()}
     needed_by: dict[str, list[str]] = {name: [] for name in steps}
     for name, needs in left.items():

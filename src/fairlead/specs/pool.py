@@ -1,4 +1,4 @@
-"""Nodes of one kind: hardware, price and how they are paid for."""
+"""The spec of a pool: nodes of one kind, with hardware, price and capacity type."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -78,7 +78,7 @@ EITHER = "each instance goes to one run, so that `sharing` has no say; give one 
 
 
 class CapacityType(StrEnum):
-    """The way in which nodes are paid for, which says whether they can be taken away."""
+    """The way in which nodes are paid for, which determines whether they can be reclaimed."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
@@ -96,7 +96,7 @@ class TaintEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
-    """Keeps pods away that do not tolerate it; the same as on a Kubernetes node."""
+    """Repels pods that do not tolerate it, as on a Kubernetes node."""
 
     key: str
     value: str = ""
@@ -108,11 +108,11 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGpu:
-    """The GPUs of one node: ``count`` devices of one model with ``memory_bytes`` each (None when unknown).
+    """The GPUs of one node: ``count`` devices of one model with ``memory_bytes`` each (None if unknown).
 
     Attributes:
-        sharing: How they are handed out; None for time slices, or as MIG instances where there are any.
-        instances: MIG instances of each GPU, numbers by profile; empty when it is not partitioned.
+        sharing: Sharing method; None for time slices, or for MIG instances if there are any.
+        instances: Number of MIG instances of each GPU by profile; empty if it is not partitioned.
     """
 
     model: str
@@ -153,11 +153,11 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prewarm:
-    """Keeps nodes ready by a forecast of demand.
+    """Keeps nodes ready based on a forecast of demand.
 
     Attributes:
-        confidence: The share of times in which the forecast is to be enough; more of it waits less and idles more.
-        most_nodes: Never more than so many for a forecast; None for as many as the pool has.
+        confidence: Share of times at which the forecast suffices; a higher one means less waiting and more idle time.
+        most_nodes: Maximum nodes for a forecast; None for the size of the pool.
     """
 
     confidence: float = 0.8
@@ -169,13 +169,13 @@ class Prewarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """A time at which nodes are needed, known beforehand.
+    """A recurring time at which nodes are needed, known in advance.
 
     Attributes:
-        at: Minute, hour, day of the month, month and day of the week, when the nodes are to be there.
-        nodes: So many, in use and free together.
-        for_s: For so long.
-        timezone: Of the IANA database, such as Europe/Berlin.
+        at: Minute, hour, day of the month, month and day of the week at which the nodes must be ready.
+        nodes: Number of nodes, used and free ones together.
+        for_s: Duration of the peak in seconds.
+        timezone: Time zone of the IANA database, such as Europe/Berlin.
     """
 
     at: str
@@ -198,12 +198,12 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLayout:
-    """A way in which every GPU of a node may be handed out; whole where neither is given.
+    """A layout of all GPUs of a node; whole GPUs if neither partitioning nor sharing is given.
 
     Attributes:
-        instances: MIG instances of each GPU, numbers by profile.
-        replicas: So many runs share each GPU; None for no sharing.
-        sharing: How they are kept apart; time slices when left out.
+        instances: Number of MIG instances of each GPU by profile.
+        replicas: Number of runs that share each GPU; None for no sharing.
+        sharing: Sharing method; time slices if omitted.
     """
 
     instances: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -224,12 +224,12 @@ class GpuLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitions:
-    """Lets nodes be partitioned anew as the load changes.
+    """Lets nodes be repartitioned as the load changes.
 
     Attributes:
-        layouts: The ways that may be chosen, by the name that NVIDIA's MIG manager has for each in its file, or its
-            device plugin where they have `replicas`.
-        reconfigure_s: How long a node takes to be partitioned, in seconds.
+        layouts: Available layouts, by their names in the file of NVIDIA's MIG manager, or of its device plugin for
+            layouts with `replicas`.
+        reconfigure_s: Seconds that repartitioning a node takes.
     """
 
     layouts: Mapping[str, GpuLayout] = field(default_factory=dict, hash=False)
@@ -237,7 +237,7 @@ class Partitions:
 
     @property
     def by_device_plugin(self) -> bool:
-        """Return whether the device plugin changes layouts, and not the MIG manager."""
+        """Return whether the device plugin changes layouts, rather than the MIG manager."""
         return any(each.replicas is not None for each in self.layouts.values())
 
     def __post_init__(self) -> None:
@@ -262,13 +262,13 @@ class Pool:
 
     Attributes:
         name: A DNS label of at most 50 characters.
-        nodes: Most nodes it can have.
-        price_per_hour: Dollars for one node; None when unknown.
+        nodes: Maximum number of nodes.
+        price_per_hour: Dollars per node-hour; None if unknown.
         labels: Node labels.
         taints: Node taints, each key and effect once.
-        prewarm: How nodes are kept ready by a forecast; None for not at all.
-        peaks: Times at which nodes are to be there, by name.
-        partitions: How its GPUs may be partitioned anew; None for not at all.
+        prewarm: Settings for keeping nodes ready by a forecast; None for none.
+        peaks: Times at which nodes must be ready, by name.
+        partitions: Settings for repartitioning its GPUs; None for none.
     """
 
     name: str
@@ -284,7 +284,7 @@ class Pool:
 
     @property
     def is_ahead(self) -> bool:
-        """Return whether it is to have nodes before somebody waits for them."""
+        """Return whether it provisions nodes ahead of demand."""
         return self.prewarm is not None or bool(self.peaks)
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""One file a command: parse, call one function, show."""
+"""One file per command: parse arguments, call one function, print the result."""

@@ -1,4 +1,4 @@
-"""``fairlead apply``: pipelines that run by themselves, at their times or when data changes."""
+"""``fairlead apply``: pipelines triggered by a schedule, or by changes or drift of data."""
 
 import os
 import time
@@ -58,7 +58,7 @@ def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | No
 
 
 def _on_cluster(target: Target, files: tuple[str, ...], *, lists: bool, removed: str | None, json_: bool) -> None:
-    """Do the same on a cluster, where what is applied is an object."""
+    """Run the command on a cluster, where an applied pipeline is an object."""
     from fairlead.cli.standing import apply_files, describe_standing, standing_in  # here: only clusters have them
 
     if removed is not None:
@@ -164,7 +164,7 @@ def _json(applied: Applied, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe(applied: Applied, state: dict[str, Any]) -> str:
-    """Say when it runs."""
+    """Describe when it runs."""
     said, schedule = [], applied.pipeline.schedule
     moment = applied.next_at(state, time.time())
     if moment is not None and schedule is not None:

@@ -1,4 +1,4 @@
-"""``fairlead attach``: follow runs that are under way."""
+"""``fairlead attach``: follow active runs."""
 
 import click
 

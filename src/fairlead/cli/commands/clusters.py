@@ -1,4 +1,4 @@
-"""``fairlead clusters``: where runs can go."""
+"""``fairlead clusters``: list available clusters."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -44,7 +44,7 @@ def _row(each: "Overview", chosen: str | None) -> tuple[str, ...]:
 
 
 def describe_operator(operator: "Operator | None") -> str:
-    """Tell whether somebody looks after runs, in a few words."""
+    """Describe the state of the operator in a few words."""
     if operator is None:
         return "-"
     if operator.unknown:
@@ -57,7 +57,7 @@ def describe_operator(operator: "Operator | None") -> str:
 
 
 def describe_gpus(gpus: Mapping[str, int]) -> str:
-    """Numbers by model."""
+    """Format numbers of GPUs by model."""
     return ", ".join(f"{number} {model}" for model, number in sorted(gpus.items())) or "0"
 
 

@@ -1,4 +1,4 @@
-"""``fairlead compare``: runs side by side: what they were asked to do, what came out, and how their code differs."""
+"""``fairlead compare``: specs, results and code of runs side by side."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ from fairlead.text.quantities import describe_duration, plural
 
 MOST_POINTS = 500
 MOST_NAMED = 3
-# They differ between any two runs, or say nothing of what came out.
+# Keys that differ between any two runs, or have no effect on results.
 SAID_ELSEWHERE = frozenset({"name", "labels"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """One of the runs, and all that is known of it."""
+    """A compared run with its data."""
 
     run: Workload
     said: Mapping[str, str]
@@ -72,7 +72,7 @@ def _look(cluster: ClusterClient, name: str) -> _Compared:
 
 
 def _last(each: _Compared) -> dict[str, float]:
-    """The last value of every metric; the loss first."""
+    """Return the last value of every metric, the loss first."""
     progress = each.run.progress
     found = {} if progress is None else dict(progress.metrics)
     if progress is not None and progress.loss is not None:
@@ -85,7 +85,7 @@ def _best(each: _Compared, metric: str) -> Point | None:
 
 
 def _differing(compared: Sequence[_Compared]) -> list[str]:
-    """The keys of the specs in which not all are alike."""
+    """Return the spec keys whose values are not all equal."""
     keys = dict.fromkeys(key for each in compared for key in each.said)
     return [
         key
@@ -124,7 +124,7 @@ def _cell(each: _Compared, metric: str) -> str:
 
 
 def _changed_files(first: _Compared, other: _Compared) -> list[str] | None:
-    """Paths of files that are not the same; None where not all files of both are kept."""
+    """Return the paths of differing files; None unless all files of both runs are stored."""
     if first.code.files is None or other.code.files is None:
         return None
     before = {file.path: file.digest for file in first.code.files}

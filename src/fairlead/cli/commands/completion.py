@@ -1,4 +1,4 @@
-"""``fairlead completion``: a script that completes commands, options and names of runs."""
+"""``fairlead completion``: print a script that completes commands, options and names of runs."""
 
 import click
 from click.shell_completion import get_completion_class

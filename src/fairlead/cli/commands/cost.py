@@ -1,4 +1,4 @@
-"""``fairlead cost``: what runs cost, and what nobody used."""
+"""``fairlead cost``: costs of runs and of unused capacity."""
 
 import csv
 import sys
@@ -30,7 +30,7 @@ from fairlead.text.quantities import plural
 DAY_S = DAY_MS / 1000
 WINDOW_S = 30 * DAY_S
 NOBODY = "(idle)"
-# Budgets that are told below a table.
+# Maximum budgets listed below a table.
 MOST_BUDGETS = 10
 
 
@@ -80,7 +80,7 @@ def cost(
         return
     found = cluster.costs(grouping, since=start, until=end)
     rows = cost_rows(found, grouping)
-    # Of a namespace alone nobody knows what its team spends elsewhere.
+    # Costs of a namespace alone exclude what its team spends elsewhere.
     spent = balances(cluster, now) if whose is None else []
     if json_:
         print(
@@ -138,7 +138,7 @@ def _balance_json(balance: Balance) -> dict[str, Any]:
 
 
 def _whole_days(cluster: ClusterClient, start: float, end: float) -> tuple[float, float, str | None]:
-    """The window as a Kubernetes cluster counts, by days, up to when it is known; and whose costs these are."""
+    """Return the window in whole days, up to the last published time, and the owner of the costs."""
     from fairlead.cluster.kubernetes.client.user_client import UserClient
 
     assert isinstance(cluster, UserClient), "there are two kinds of clusters"

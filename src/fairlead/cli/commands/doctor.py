@@ -1,4 +1,4 @@
-"""``fairlead doctor``: what would get in the way, and what to do about it."""
+"""``fairlead doctor``: check for problems, with remedies."""
 
 import os
 import shlex
@@ -105,8 +105,7 @@ def _here() -> list[Finding]:
 
 
 def _policy(cluster: LocalCluster) -> Finding:
-    """Check whether the files that somebody may have put into the state directory can be read, and tell what they
-    say."""
+    """Check that optional configuration files in the state directory can be read, and describe them."""
     home = cluster.home
     try:
         rules = read_rules(home.policy)
@@ -127,7 +126,7 @@ def _python() -> Finding:
 
 
 def _uncompiled() -> list[Finding]:
-    """Check whether Python keeps what it compiles of Fairlead; a finding only where it does not."""
+    """Check whether Python caches the bytecode of Fairlead; return a finding only if it does not."""
     loaded = [each.__spec__ for name, each in sys.modules.items() if name.partition(".")[0] == "fairlead"]
     files = [(each.origin, each.cached) for each in loaded if each is not None and each.origin and each.cached]
     missing = [source for source, cached in files if not _is_newer(cached, source)]

@@ -1,4 +1,4 @@
-"""``fairlead events``: what happened, each with its reason."""
+"""``fairlead events``: events of runs with their reasons."""
 
 from collections.abc import Iterator
 
@@ -38,12 +38,12 @@ def events(target: Target, names: tuple[str, ...], follow: bool, json_: bool) ->
 
 
 def _uids(cluster: ClusterClient, named: list[AnyWorkload]) -> frozenset[str]:
-    """Those of the named runs, and of their children."""
+    """Return the uids of the named runs and their descendants."""
     return frozenset(each.uid for run in named for each in with_descendants(cluster, run))
 
 
 def _coming(cluster: ClusterClient, named: list[AnyWorkload], after: int) -> Iterator[list[EventRecord]]:
-    """Yield events from now on; ends when all of the named runs are over."""
+    """Yield new events until all named runs have ended."""
     while True:
         over = bool(named) and all(_is_over(cluster, run.uid) for run in named)
         uids = _uids(cluster, named)

@@ -1,4 +1,4 @@
-"""``fairlead exec``: a command beside a rank, where the rank is."""
+"""``fairlead exec``: run a command in the environment of a rank."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairlead.state.snapshot import Workload
 
 PIECE_BYTES = 32 * 1024
-# What a shell ends with, by POSIX (Shell Command Language, 2.8.2).
+# Exit codes of a shell, by POSIX (Shell Command Language, 2.8.2).
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
@@ -56,7 +56,7 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
 
 
 def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
-    """As a process of this machine with what the rank was given; its standard streams are ours."""
+    """Run the command as a local process with the environment of the rank and our standard streams."""
     from fairlead.cluster.local.cluster import LocalCluster
     from fairlead.runtime.podfiles import read_json
     from fairlead.runtime.ranks import environment_beside
@@ -91,7 +91,7 @@ def _writer(stream: Any) -> Any:
 
 
 def _pump(stream: "ExecStream") -> None:
-    """Hand on standard input until it ends."""
+    """Forward standard input until it ends."""
     try:
         while data := os.read(0, PIECE_BYTES):
             stream.write(data)
@@ -99,13 +99,13 @@ def _pump(stream: "ExecStream") -> None:
         if not stream.can_end_input:
             message("This API server does not support closing standard input; end the command with Ctrl-C.")
     except ClusterError:
-        # The command has ended, and with it the interest in what is typed.
+        # The command has ended, so further input is dropped.
         return
 
 
 @contextmanager
 def _terminal(stream: "ExecStream", *, raw: bool, sized: bool) -> Iterator[None]:
-    """While a command has our terminal, each key goes to it as it is, and it hears of every new size."""
+    """Attach the terminal to the command within the block: send raw keys and each new size."""
     if not sized:
         yield
         return
@@ -124,7 +124,7 @@ def _terminal(stream: "ExecStream", *, raw: bool, sized: bool) -> Iterator[None]
             changed.wait()
             changed.clear()
 
-    # Not in the handler itself, which may interrupt a write of the very same connection.
+    # Not in the handler itself, which may interrupt a write to the same connection.
     before = signal.signal(signal.SIGWINCH, lambda _number, _frame: changed.set())
     threading.Thread(target=tell_sizes, name="sizes", daemon=True).start()
     mode = termios.tcgetattr(0)

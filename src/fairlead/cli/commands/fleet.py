@@ -41,7 +41,7 @@ def run(file: str) -> None:
     from fairlead.control.fleets.journal import FleetJournal
 
     journal = FleetJournal.create(Home.open(), _fleet_of(file))
-    logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)  # each trouble is told once, as the cluster's
+    logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)  # the controller logs each problem once, by cluster
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     with journal.lead():
         controller = FleetController(journal)

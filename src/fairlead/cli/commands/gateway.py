@@ -1,4 +1,4 @@
-"""``fairlead gateway``: how requests get to the endpoints of this machine, and by which program."""
+"""``fairlead gateway``: show and choose the program that routes requests to local endpoints."""
 
 import time
 
@@ -63,7 +63,7 @@ def gateway(proxy: str | None, json_: bool) -> None:
 
 
 def _await(cluster: LocalCluster, proxy: str) -> None:
-    """Wait a while for the gateway that follows: the one before may have requests to finish."""
+    """Wait a while for the new gateway, since the old one may have requests to finish."""
     until = time.monotonic() + FOLLOWS_WITHIN_S
     while time.monotonic() < until:
         found = told(cluster.home)

@@ -1,4 +1,4 @@
-"""``fairlead image``: the container image of operator and page."""
+"""``fairlead image``: build the container image of operator and web page."""
 
 from pathlib import Path
 

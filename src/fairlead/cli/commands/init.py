@@ -1,4 +1,4 @@
-"""``fairlead init``: a spec file and a program to start from, both with comments."""
+"""``fairlead init``: write a commented spec file and program to start from."""
 
 import shlex
 from pathlib import Path
@@ -40,7 +40,7 @@ def init(directory: Path, template: str, json_: bool) -> None:
         try:
             with open(path, "x") as file:
                 file.write(text)
-        except FileExistsError as error:  # written by somebody else just now
+        except FileExistsError as error:  # just written by another process
             raise _taken(path) from error
     following = f"fairlead run {shlex.quote(str(directory / SPEC))}"
     if json_:

@@ -1,4 +1,4 @@
-"""``fairlead install``: put Fairlead onto a cluster, or print what that takes."""
+"""``fairlead install``: install Fairlead on a cluster, or print the objects for that."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -196,12 +196,12 @@ def _write_chart(directory: Path, settings: "InstallSettings") -> None:
 
 
 def show_done(done: "Done") -> None:
-    """An object and what became of it, as a line."""
+    """Print an object and its outcome in a line."""
     print(f"{done.outcome.value:<13}  {done.place}{f'  ({done.why})' if done.why else ''}", flush=True)
 
 
 def done_json(done: "Done") -> dict[str, Any]:
-    """The same for programs."""
+    """Return an object and its outcome as JSON."""
     return {**asdict(done.place), "outcome": done.outcome.value, "why": done.why or None}
 
 

@@ -1,4 +1,4 @@
-"""``fairlead stop``, ``suspend`` and ``delete``: what the user wants of runs from now on."""
+"""``fairlead stop``, ``suspend`` and ``delete``: change the intent of runs."""
 
 import time
 from collections.abc import Callable
@@ -111,7 +111,7 @@ def delete(
 
 
 def _tell_checkpoints(cluster: ClusterClient, runs: list[AnyWorkload]) -> None:
-    """Say of each run which checkpoints go with it and which stay."""
+    """Print which checkpoints of each run are deleted with it and which stay."""
     for run in leaves(cluster, runs):
         own, to = cluster.own_checkpoints(run), run.spec.checkpoint.to
         if own is not None and own.num_bytes:
@@ -139,7 +139,7 @@ def _is_suspended(run: AnyWorkload) -> bool:
 def _want(
     cluster: ClusterClient, runs: list[AnyWorkload], intent: Intent, until: Callable[[AnyWorkload], bool] | None
 ) -> None:
-    """Tell all of them first, so that they stop side by side; then wait for each, if that is wanted."""
+    """Set the intent of all runs first, so that they stop in parallel; then wait for each, if requested."""
     for run in runs:
         cluster.set_intent(run.uid, intent)
     cluster.nudge()

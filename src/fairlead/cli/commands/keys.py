@@ -1,4 +1,4 @@
-"""``fairlead keys``: keys by which teams may ask endpoints that have `access`."""
+"""``fairlead keys``: keys of teams for endpoints with `access`."""
 
 import time
 from typing import Any
@@ -80,7 +80,7 @@ def revoke(target: Target, name: str, team: str | None, json_: bool) -> None:
 
 
 def _opened(target: Target, team: str | None) -> tuple[ClusterClient, str]:
-    """The cluster that is meant, and the team: on Kubernetes each namespace is one."""
+    """Return the selected cluster and the team; on Kubernetes each namespace is a team."""
     cluster = target.quietly()
     return cluster, team or str(getattr(cluster, "namespace", DEFAULT_TEAM))
 

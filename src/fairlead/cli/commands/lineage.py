@@ -1,4 +1,4 @@
-"""``fairlead lineage``: where an output of a pipeline came from."""
+"""``fairlead lineage``: show the origin of an output of a pipeline."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def lineage(artefact: str, json_: bool) -> None:
 
 
 def _lines(found: Lineage, indent: str, told: set[tuple[str, str, float]]) -> Iterator[str]:
-    """Tell of an artefact and of all that it came from, each task once."""
+    """Yield lines about an artefact and its origins, each task once."""
     origin = found.origin
     if origin is None:
         yield f"{indent}{found.name} {found.digest[:12]}: nothing is known of it"

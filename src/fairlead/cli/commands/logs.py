@@ -1,4 +1,4 @@
-"""``fairlead logs``: output of all ranks in order of time, through restarts."""
+"""``fairlead logs``: show output of all ranks in order of time, across restarts."""
 
 import heapq
 import os
@@ -28,8 +28,8 @@ from fairlead.text.quantities import plural
 
 Line = tuple[Workload, LogLine]
 
-# What a terminal would obey rather than show, but for colours: moves of the cursor and titles, which are left out, and
-# other control characters, which are spelled.
+# Control sequences other than colours: cursor movements and titles, which are dropped, and other control characters,
+# which are escaped.
 _MOVE = r"\x1b\[[0-?]*[ -/]*[@-ln-~]"
 _TITLE = r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"
 _OTHER = r"(\x1b(?!\[[0-9;:]*m)|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f])"
@@ -138,7 +138,7 @@ def format_line(
     terminal: bool = False,
     pattern: re.Pattern[str] | None = None,
 ) -> str:
-    """A line for people; for a terminal without what would move its cursor, and with what was looked for in colour."""
+    """Format a line; for a terminal, without control sequences and with matches of ``pattern`` in colour."""
     text = _for_terminal(line.text, pattern) if terminal else line.text
     when = time.strftime("%H:%M:%S ", time.localtime(line.at)) if timestamps else ""
     name = f"{run.spec.name} | " if with_name else ""
@@ -155,7 +155,7 @@ def _for_terminal(text: str, pattern: re.Pattern[str] | None) -> str:
     if not text.isprintable():
         text = _CONTROL.sub(lambda match: "" if match[1] is None else f"\\x{ord(match[1]):02x}", text)
         if "\x1b" in text:
-            text += _RESET  # a colour that was left on would run into the next line
+            text += _RESET  # an unterminated colour would continue in the next line
     if pattern is not None and not os.environ.get("NO_COLOR"):
         text = pattern.sub(lambda match: f"{_FOUND}{match[0]}{_RESET}" if match[0] else "", text)
     return text
@@ -171,7 +171,7 @@ def _check(run: Workload, query: LogQuery) -> None:
 
 
 def _in_order(cluster: ClusterClient, runs: list[Workload], query: LogQuery) -> Iterable[Line]:
-    """Yield the lines that there are now, merged by time."""
+    """Return the existing lines, merged by time."""
 
     def of(run: Workload) -> Iterator[Line]:
         return ((run, line) for line in cluster.logs(run.uid, query))
@@ -183,7 +183,7 @@ def _in_order(cluster: ClusterClient, runs: list[Workload], query: LogQuery) -> 
 
 
 def _as_they_come(cluster: ClusterClient, runs: list[Workload], query: LogQuery) -> Iterator[Line]:
-    """Yield the lines that there are and those that come, until all runs are over."""
+    """Yield existing and new lines until all runs have ended."""
     if len(runs) == 1:
         yield from ((runs[0], line) for line in cluster.logs(runs[0].uid, query, follow=True))
         return

@@ -1,4 +1,4 @@
-"""``fairlead metrics``: figures for Prometheus, printed or served."""
+"""``fairlead metrics``: print or serve metrics for Prometheus."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""``fairlead model``: versions of models, where they came from, and their stages."""
+"""``fairlead model``: versions of models, their origins and their stages."""
 
 import math
 import os
@@ -155,7 +155,7 @@ def delete(version: str, json_: bool, target: Target) -> None:
 
 
 def told(version: ModelVersion) -> dict[str, Any]:
-    """A version as an object for programs."""
+    """Return a version as a JSON object."""
     return {
         "name": version.name,
         "version": version.version,
@@ -173,7 +173,7 @@ def told(version: ModelVersion) -> dict[str, Any]:
 
 
 def _push_at(target: Target) -> "Callable[..., tuple[ModelVersion, bool]]":
-    """The function that makes a version where a target means."""
+    """Return the function that creates versions on a target."""
     if target.is_kubernetes:
         from fairlead.control.cluster_models import push as push_there
 
@@ -185,7 +185,7 @@ def _push_at(target: Target) -> "Callable[..., tuple[ModelVersion, bool]]":
 
 @contextmanager
 def _content(target: Target, cluster: Any, version: ModelVersion) -> Iterator[Path]:
-    """The content of a version as files of this machine."""
+    """Provide the content of a version as local files within the block."""
     if not target.is_kubernetes:
         yield cast("LocalCluster", cluster).home.artefact(version.digest)
         return
@@ -200,7 +200,7 @@ def _told_registered(found: "RegisteredVersion | None") -> dict[str, str] | None
 
 
 def origin(version: ModelVersion) -> str:
-    """Tell where a version came from, in a few words."""
+    """Describe the origin of a version in a few words."""
     lineage = version.lineage
     kind = lineage.get("kind")
     if kind == "run":

@@ -1,4 +1,4 @@
-"""``fairlead operator``: keep a cluster's runs going, inside the cluster or from outside."""
+"""``fairlead operator``: run the operator of a cluster, inside the cluster or outside."""
 
 import logging
 import os

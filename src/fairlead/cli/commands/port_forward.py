@@ -1,4 +1,4 @@
-"""``fairlead port-forward``: ports of this machine that lead to a rank's."""
+"""``fairlead port-forward``: forward local ports to a rank."""
 
 import errno
 import socket
@@ -16,7 +16,7 @@ MOST_PORT = 65_535
 
 
 class PortPair(click.ParamType[tuple[int, int]]):
-    """LOCAL:REMOTE, or one port for both; without LOCAL, or with 0, any that is free."""
+    """LOCAL:REMOTE, or one port for both; without LOCAL, or with 0, any free port."""
 
     name = "ports"
 

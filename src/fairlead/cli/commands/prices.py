@@ -1,4 +1,4 @@
-"""``fairlead prices``: what an hour of a node costs, from when on and why."""
+"""``fairlead prices``: hourly prices of nodes over time, with their sources."""
 
 import time
 from decimal import Decimal
@@ -144,7 +144,7 @@ def _catalogue(cluster: LocalCluster) -> str:
 
 
 def _rate_of(cluster: LocalCluster, type_: str, region: str | None, *, spot: bool) -> tuple[int, str]:
-    """The cheapest price of an instance type, and where it is from."""
+    """Return the cheapest price of an instance type and its source."""
     found = [
         (rate, each)
         for each in read_catalogue(_catalogue(cluster))

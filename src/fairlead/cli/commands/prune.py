@@ -1,4 +1,4 @@
-"""``fairlead prune``: remove what is kept of runs that are over and need not be kept any longer."""
+"""``fairlead prune``: remove finished runs whose retention has expired."""
 
 import time
 from dataclasses import asdict
@@ -60,7 +60,7 @@ def prune(
     keeps = cluster.keeps() if keeps == KEEP_ALL else keeps
     if keeps == KEEP_ALL:
         raise click.UsageError("say what is to be kept: --keep 30d, --last 20, or both; --keep 0s keeps nothing.")
-    # All runs that are over count as newest ones, also those that are not meant.
+    # All finished runs count towards the newest, also unselected ones.
     known = (*cluster.select(Selection(phases=FINISHED)), *cluster.unfinished())
     runs = [run for run in expired(known, keeps, time.time()) if selection.matches(run)]
     if not dry_run:
@@ -96,7 +96,7 @@ def prune(
 def _remove_costs(
     cluster: ClusterClient, older_s: float, namespace: str | None, *, dry_run: bool, yes: bool, json_: bool
 ) -> None:
-    # Here and not above: few clusters keep costs.
+    # Here and not above: few clusters record costs.
     from fairlead.cluster.kubernetes.client.published_costs import days_before, remove_days
     from fairlead.cluster.kubernetes.client.user_client import UserClient
 
@@ -114,7 +114,7 @@ def _remove_costs(
 
 
 def _collect(keeps: Retention, runs: list[AnyWorkload], *, dry_run: bool) -> "Collected":
-    # Here and not above: few remove them.
+    # Here and not above: rarely used.
     from fairlead.control.opening import open_local
     from fairlead.control.pipelines.collection import collect
 
@@ -132,7 +132,7 @@ def _show(runs: list[AnyWorkload], spaces: dict[str, int | None]) -> None:
 
 
 def _remove(cluster: ClusterClient, runs: list[AnyWorkload]) -> list[AnyWorkload]:
-    """Those of them that were removed: what somebody resumed meanwhile stays."""
+    """Remove runs and return the removed ones: a run that was resumed meanwhile stays."""
     gone = []
     for run, is_gone in zip(runs, cluster.forget(runs), strict=True):
         if is_gone:

@@ -1,4 +1,4 @@
-"""``fairlead queue``: what waits, in the order of its turns, and when it is expected to start."""
+"""``fairlead queue``: pending runs in queue order, with expected starts."""
 
 import time
 from typing import Any
@@ -42,7 +42,7 @@ def queue(target: Target, json_: bool) -> None:
 
 
 def _own(snapshot: Snapshot, why: str) -> Outlook:
-    """Those of our own that wait, oldest first, where we may not look at the whole cluster."""
+    """Return the user's own pending runs, oldest first, for a user who may not read the whole cluster."""
     waiting = (
         run
         for run in snapshot.workloads

@@ -1,4 +1,4 @@
-"""``fairlead render``: what a file says, in the form that Kubernetes takes, and the pods that would come of it."""
+"""``fairlead render``: print specs as Kubernetes objects, and the pods that they would create."""
 
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,10 +45,10 @@ def render(files: tuple[str, ...], pods: bool) -> int:
 
 
 def _as_object(spec: Spec) -> "Spec | WorkloadSpec":
-    """The spec as a cluster keeps it: of a pipeline of commands the run that carries it out.
+    """Return the spec as a cluster stores it: for a pipeline of commands, the run of its driver.
 
     Raises:
-        Conflict: A cluster cannot carry it out.
+        Conflict: A cluster cannot run it.
     """
     if type(spec).__name__ != "Pipeline":
         return spec
@@ -65,7 +65,7 @@ def _as_object(spec: Spec) -> "Spec | WorkloadSpec":
 
 
 def _created(spec: Training) -> list[dict[str, Any]]:
-    """Render what the operator creates; the node, the uid and the resource of a GPU are known only then."""
+    """Render the operator's objects, with placeholders for the node, the uid and the GPU resource."""
     from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
     from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
@@ -93,7 +93,7 @@ def _created(spec: Training) -> list[dict[str, Any]]:
 
 
 def _served(spec: "Serving") -> dict[str, Any]:
-    """Render what the engine of an endpoint is given at first; labels of nodes and their GPUs are the cluster's."""
+    """Render the initial objects for an endpoint's engine; node and GPU labels depend on the cluster."""
     from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
     from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, Version, rendered
     from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of
@@ -113,14 +113,14 @@ def _served(spec: "Serving") -> dict[str, Any]:
 
 
 def _models(is_chosen: bool) -> tuple[tuple[str, str], ...]:
-    """Return what stands for the labels of nodes with a model of GPU."""
+    """Return a placeholder for the node labels of a GPU model."""
     from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS
 
     return ((MODEL_LABELS[0], LATER),) if is_chosen else ()
 
 
 def _handed(workload: "Workload", settings: "PodSettings", device: "DeviceResource | None") -> list[dict[str, Any]]:
-    """Render what an engine is given; the labels of nodes with a model of GPU are the cluster's."""
+    """Render the objects for an engine; the node labels of a GPU model depend on the cluster."""
     from fairlead.cluster.kubernetes.engines.port import Submission
     from fairlead.cluster.kubernetes.engines.table import driver_of
 

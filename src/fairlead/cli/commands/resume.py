@@ -1,4 +1,4 @@
-"""``fairlead resume``: runs go on, with the spec that they have or with another."""
+"""``fairlead resume``: resume runs, optionally with a changed spec."""
 
 import time
 from dataclasses import replace
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fairlead.specs.formats.settings import Setting
 
 
-# All that a person can wish for again: what has succeeded has nothing left to do.
+# All but succeeded runs, which have nothing left to do.
 RESUMABLE = frozenset({Phase.FAILED, Phase.STOPPED, *UNFINISHED})
 
 
@@ -74,7 +74,7 @@ def resume(
     yes = yes or dry_run
     runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Resume", can=can)
     is_new = bool(specs or given)
-    # All of them are looked at before any is changed, so that a mistake in one leaves none half done.
+    # All are checked before any is changed, so that an error in one changes none.
     updates = [_planned(cluster, run, specs, files, given, ignore) for run in runs] if is_new else []
     for run in runs:
         check_intent(run, Intent.RUN)
@@ -93,7 +93,7 @@ def resume(
 
 
 def _refuse_lone_driver(cluster: ClusterClient, run: AnyWorkload) -> None:
-    """Refuse the driver of a pipeline that is over: nobody would submit the runs that it asks for."""
+    """Refuse the driver of a finished pipeline, since the runs that it requests would not be submitted."""
     if run.parent is None or not is_driver(run.spec):
         return
     pipeline = cluster.get(run.parent)
@@ -107,7 +107,7 @@ def _waits_for_resume(run: AnyWorkload) -> bool:
 
 
 def _can_be_resumed(run: AnyWorkload) -> bool:
-    """Return whether it is not wanted to run, and can."""
+    """Return whether a run is suspended, stopped or finished, and can be resumed."""
     try:
         check_intent(run, Intent.RUN)
     except Conflict:
@@ -118,7 +118,7 @@ def _can_be_resumed(run: AnyWorkload) -> bool:
 def _read(settings: tuple[str, ...]) -> "list[Setting]":
     if not settings:
         return []
-    # Here and in the functions below and not above: what only lets runs go on needs none of it.
+    # Here and in the functions below and not above: a plain resume needs none of it.
     from fairlead.specs.formats.settings import read_setting
 
     return [read_setting(text) for text in settings]
@@ -145,14 +145,14 @@ def _planned(
     from fairlead.policy.kinds.table import leaf
 
     spec = _of_run(specs, run.spec.name, files[0]) if specs else None
-    # A relative directory is that of the file, or of whoever names one.
+    # A relative directory is relative to the file, or else to the current directory.
     is_moved = any(setting.path[0] == "workdir" for setting in given)
     directory = directory_of(files[0] if files else "-") if files or is_moved else None
     return plan_update(cluster, leaf(run), given, spec=spec, directory=directory, ignore=frozenset(ignore))
 
 
 def _of_run(specs: dict[str, Training], name: str, file: str) -> Training:
-    """The spec of a run in a file; one that is alone there is meant, whatever number its name has got since."""
+    """Return the spec of a run in a file; a single spec also matches a run with a number appended to its name."""
     if name in specs:
         return specs[name]
     if len(specs) == 1:

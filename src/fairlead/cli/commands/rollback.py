@@ -1,4 +1,4 @@
-"""``fairlead rollback``: an endpoint goes back to a revision that served."""
+"""``fairlead rollback``: return an endpoint to an earlier revision that served."""
 
 import click
 

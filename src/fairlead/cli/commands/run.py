@@ -1,4 +1,4 @@
-"""``fairlead run``: submit, then follow."""
+"""``fairlead run``: submit and follow runs."""
 
 import os
 import shlex
@@ -28,7 +28,7 @@ DETACHED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A run that is asked for, and the directory to which its own is relative."""
+    """A requested run, and the base of its relative working directory."""
 
     spec: WorkloadSpec
     directory: Path
@@ -36,10 +36,10 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class _Submission:
-    """The state of a submission, for somebody who interrupts it.
+    """The state of a submission, reported after an interruption.
 
     Attributes:
-        wanted: All that is to be submitted, once all of it was admitted.
+        wanted: All runs to submit, set when all are admitted.
     """
 
     began_at: float = field(default_factory=time.time)
@@ -48,12 +48,12 @@ class _Submission:
     submitted: list[AnyWorkload] = field(default_factory=list)
 
     def say(self) -> str:
-        """Say what was submitted and what was not."""
+        """Describe which runs were submitted and which were not."""
         if self.cluster is None or not self.wanted:
             return "Interrupted; nothing was submitted."
         doubt, left = "", self.wanted[len(self.submitted) :]
         try:
-            # The interruption may have come between the submission itself and its answer.
+            # The interruption may have come between a submission and its response.
             found = self._there(self.cluster, left[0].spec) if left else None
         except FairleadError:
             doubt = f" Whether {left[0].spec.name} was submitted is not known; `fairlead status` tells."
@@ -116,7 +116,7 @@ def _run(
     target: Target, asked: list[Asked], submission: "_Submission", *, ignore: tuple[str, ...], detach: bool, json_: bool
 ) -> int:
     cluster = submission.cluster = target.open(is_to_submit=True)
-    # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
+    # All are admitted before any is submitted, so that an error in one submits none.
     admitted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
     _refuse_taken(cluster, [wanted.spec for wanted in admitted])
     submission.wanted, submitted = admitted, submission.submitted
@@ -160,13 +160,13 @@ def _is_endpoint(spec: WorkloadSpec) -> bool:
 
 
 def _before(cluster: ClusterClient, spec: WorkloadSpec) -> AnyWorkload | None:
-    """The endpoint of that name as it is before it gets the spec; None where there is none."""
+    """Return the endpoint of a spec's name before its change; None without one."""
     going = cluster.unfinished(spec.team) if _is_endpoint(spec) else ()
     return next((each for each in going if each.spec.name == spec.name and _is_endpoint(each.spec)), None)
 
 
 def _tell_triggers(spec: WorkloadSpec) -> None:
-    """Say that a pipeline that could run by itself does not do so for having been run."""
+    """Print a hint that running a pipeline with triggers does not apply it."""
     from fairlead.control.pipelines.submission import pipeline_of  # here, since few runs are pipelines
 
     pipeline = pipeline_of(spec)
@@ -175,12 +175,12 @@ def _tell_triggers(spec: WorkloadSpec) -> None:
 
 
 def _tell_checkpoints(cluster: ClusterClient, asked: WorkloadSpec, workload: AnyWorkload) -> None:
-    """Say that a run of the name has checkpoints, when the new one begins from nothing all the same."""
+    """Print a hint if an earlier run of the name has checkpoints and the new one starts from scratch."""
     if not isinstance(asked, Training) or workload.spec.name == asked.name or asked.checkpoint.origin is not None:
         return
     try:
         before = cluster.find(asked.name, workload.spec.team)
-    except (NotFound, Conflict):  # somebody has deleted it just now
+    except (NotFound, Conflict):  # just deleted
         return
     step = None if before.progress is None else before.progress.checkpoint_step
     if step is None:
@@ -192,7 +192,7 @@ def _tell_checkpoints(cluster: ClusterClient, asked: WorkloadSpec, workload: Any
 
 
 def _refuse_taken(cluster: ClusterClient, specs: list[WorkloadSpec]) -> None:
-    """Refuse all of them when one has the name of an unfinished run; a single one is refused as it is submitted."""
+    """Refuse all specs if one has the name of an unfinished run; a single one is refused when it is submitted."""
     if len(specs) < 2:
         return
     going = (run for team in {spec.team for spec in specs} for run in cluster.unfinished(team))
@@ -206,7 +206,7 @@ def _refuse_taken(cluster: ClusterClient, specs: list[WorkloadSpec]) -> None:
 
 
 def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> list[Asked]:
-    """Every workload that the arguments name; files are those that end like a spec, anything else is a command."""
+    """Return every workload of the arguments, which are files by their extension, or else a command."""
     if not files:
         raise click.UsageError("give a spec file, or a command after `--`.")
     if is_spec_file(files[0]):
@@ -237,7 +237,7 @@ def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> 
 
 
 def _overridden(spec: WorkloadSpec, overrides: Overrides) -> WorkloadSpec:
-    """The spec with the options; those of a pipeline were given to the pipeline itself."""
+    """Return the spec with the overrides, which a pipeline has already got."""
     return spec if is_pipeline(spec) else overrides.of(spec)
 
 

@@ -1,4 +1,4 @@
-"""``fairlead schema``: for editors that complete and check as one types."""
+"""``fairlead schema``: print the JSON Schema for completion and validation in editors."""
 
 import json
 

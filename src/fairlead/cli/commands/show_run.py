@@ -1,4 +1,4 @@
-"""``fairlead show``: what a run was asked to do, which code and software it did it with, and how two runs differ."""
+"""``fairlead show``: the spec, code and software of a run, and differences between two runs."""
 
 import json
 import os

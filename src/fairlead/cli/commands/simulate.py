@@ -1,4 +1,4 @@
-"""``fairlead simulate``: a trace through the production decisions on a cluster that need not exist."""
+"""``fairlead simulate``: replay a trace with the production decisions on a simulated cluster."""
 
 import sys
 from pathlib import Path

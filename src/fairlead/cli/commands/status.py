@@ -1,4 +1,4 @@
-"""``fairlead status``: a listing, or one run in full with the reason it is as it is."""
+"""``fairlead status``: list runs, or show one in full with the reason of its state."""
 
 import time
 from dataclasses import asdict
@@ -112,7 +112,7 @@ def status(
 def _listed(
     cluster: ClusterClient, selection: Selection, *, everything: bool, limit: int | None
 ) -> tuple[list[AnyWorkload], bool]:
-    """Runs that match, unfinished ones first, oldest first, then others, newest first; and whether some were cut."""
+    """Return matching runs, unfinished ones oldest first, then others newest first; and whether some were cut off."""
     going = [run for run in cluster.unfinished() if selection.matches(run)]
     over = (selection.phases or FINISHED) & FINISHED
     most = None if everything else max(0, limit - len(going)) if limit is not None else RECENT
@@ -192,7 +192,7 @@ def _full_json(cluster: ClusterClient, workload: Workload) -> dict[str, Any]:
 
 
 def _pod_json(pod: Pod) -> dict[str, Any]:
-    """Return a pod as an object of its run: ``uid`` is that of the run, in pods as everywhere."""
+    """Return a pod as a JSON object, in which ``uid`` is that of the run, as everywhere."""
     told = asdict(pod)
     return {"pod_uid": told.pop("uid"), "uid": told.pop("workload_uid"), **told}
 
@@ -269,7 +269,7 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
 
 
 def _splits(workload: Workload) -> list[tuple[str, str]]:
-    """Say how far a run is with the splits that it tries, a line for each."""
+    """Describe the progress of a run with the splits that it tries, a line for each."""
     spec = workload.spec
     if spec.parallel is None or not spec.parallel.candidates:
         return []
@@ -279,7 +279,7 @@ def _splits(workload: Workload) -> list[tuple[str, str]]:
 
 
 def _company(cluster: ClusterClient, workload: Workload) -> "Company | None":
-    """Return who shares the GPUs of a run that allows it; None of any other."""
+    """Return the runs that share the GPUs of a run with colocation; None for other runs."""
     if not workload.spec.resources.colocate:
         return None
     from fairlead.policy.selection.slowdowns import company_of  # here and not above: few runs share GPUs
@@ -288,7 +288,7 @@ def _company(cluster: ClusterClient, workload: Workload) -> "Company | None":
 
 
 def _shares(company: "Company") -> str:
-    """Say with whom a run shares its GPUs, and what that costs it."""
+    """Describe with which runs a run shares its GPUs, and its slowdown."""
     if not company.beside:
         return "its GPUs with nobody now; others may join it"
     said = f"its GPUs with {', '.join(company.beside)}"
@@ -299,7 +299,7 @@ def _shares(company: "Company") -> str:
 
 
 def _budgets(cluster: ClusterClient, workload: Workload) -> list[tuple[str, str]]:
-    """Say what is spent of the budgets that a run is charged to; on Kubernetes its Team and `fairlead cost` say so."""
+    """Describe the budgets that a run is charged to; on Kubernetes, its Team and `fairlead cost` show them instead."""
     # Here and not above: few teams have budgets.
     from fairlead.cluster.local.cluster import LocalCluster
     from fairlead.control.budget_balances import balances
@@ -311,7 +311,7 @@ def _budgets(cluster: ClusterClient, workload: Workload) -> list[tuple[str, str]
 
 
 def _cost(amount: int, ahead: "RunForecast | None", phase: Phase) -> str:
-    """Say what a run has cost, and between what it will have when it ends."""
+    """Describe the cost of a run so far, and the range of its total."""
     if phase.is_final:
         return f"{describe_microusd(amount)} in all"
     bounds = (None, None) if ahead is None else (ahead.microusd(ahead.low_s), ahead.microusd(ahead.high_s))
@@ -322,7 +322,7 @@ def _cost(amount: int, ahead: "RunForecast | None", phase: Phase) -> str:
 
 
 def _goodput(spent: "Goodput") -> str:
-    """The useful part of what was held, what the rest was, and how long nothing was held."""
+    """Describe the useful part of the held time, the uses of the rest, and the time waited."""
     held_s, useful_s = sum(spent.seconds.values()), spent.seconds.get("productive", 0.0)
     rest = {use: seconds for use, seconds in spent.seconds.items() if use != "productive"}
     lost = [f"{describe_duration(seconds)} {use}" for use, seconds in rest.items()]
@@ -333,7 +333,7 @@ def _goodput(spent: "Goodput") -> str:
 
 
 def _common_facts(workload: AnyWorkload) -> list[tuple[str, str]]:
-    """Yield facts that workloads of all kinds have."""
+    """Return facts that workloads of all kinds have."""
     spec, state = workload.spec, workload.status
     team = "" if spec.team == "default" else f", team {spec.team}"
     facts = [("id", f"{workload.uid}{team}")]
@@ -345,7 +345,7 @@ def _common_facts(workload: AnyWorkload) -> list[tuple[str, str]]:
 
 
 def _size(workload: Workload) -> str:
-    """Format how many ranks and nodes it has; of an elastic gang also how many it may have."""
+    """Format the numbers of ranks and nodes; for an elastic gang also their range."""
     spec, gang = workload.spec, workload.gang
     if spec.most_nodes is None:
         return f"{gang.world_size} on {describe_nodes(spec)}"
@@ -375,7 +375,7 @@ def _checkpoints(spec: Training, own: str, progress: Progress | None) -> str:
 
 
 def _latest(pods: tuple[Pod, ...]) -> list[Pod]:
-    """Pods of the newest start that has any."""
+    """Return the pods of the newest attempt with pods."""
     newest = max((pod.attempt for pod in pods), default=0)
     return [pod for pod in pods if pod.attempt == newest]
 

@@ -1,4 +1,4 @@
-"""``fairlead sweep``: the trials of a sweep, its best one, and pictures of them."""
+"""``fairlead sweep``: the trials of a sweep, its best trial, and plots."""
 
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def _json(found: Workload[Sweep], trial: TrialRecord) -> dict[str, Any]:
 
 
 def _by_metric(found: Workload[Sweep], trial: TrialRecord) -> dict[str, float]:
-    """The values of several objectives as they were reported; empty where one is missing."""
+    """Return the reported values of several objectives, as far as they are known."""
     objectives = found.spec.objectives
     return {each.metric: each.goal.sign * score for each, score in zip(objectives, trial.scores, strict=False)}
 
@@ -175,7 +175,7 @@ def _plot(found: Workload[Sweep], history: list[TrialRecord], parameter: str | N
 def _plot_front(
     found: Workload[Sweep], history: list[TrialRecord], parameter: str | None, file: Path, json_: bool
 ) -> None:
-    """Draw the first objective against the second, and those that are unbeaten in all."""
+    """Draw the first objective against the second, and mark the Pareto front over all objectives."""
     if parameter is not None:
         raise Conflict(f"{found.spec.name} has several objectives, which are drawn without --parameter; leave it out.")
     x, y = (each.metric for each in found.spec.objectives[:2])

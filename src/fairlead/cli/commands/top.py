@@ -1,4 +1,4 @@
-"""``fairlead top``: what runs use of what they hold, just now."""
+"""``fairlead top``: current resource usage of runs."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""``fairlead ui``: the page of a cluster, for a browser on this machine."""
+"""``fairlead ui``: serve the web page of a cluster."""
 
 import os
 from importlib.util import find_spec
@@ -39,7 +39,7 @@ def ui(target: Target, port: int | None, sign_in: bool, listen: str | None, json
             f"The page needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
             "`pip install 'fairlead[serve]'` installs what it needs."
         )
-    # Here and not above: what takes a while to import is imported once all else is known to be right.
+    # Here and not above: slow imports come after all checks.
     from fairlead.web.server import listen as listen_on
     from fairlead.web.server import serve
 

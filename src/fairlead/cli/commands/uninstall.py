@@ -1,4 +1,4 @@
-"""``fairlead uninstall``: take Fairlead off a cluster, and say what stays and why."""
+"""``fairlead uninstall``: remove Fairlead from a cluster, and print what stays and why."""
 
 import sys
 
@@ -48,7 +48,7 @@ def uninstall(
         click.confirm(f"Remove {what} ({client.access.server})?", abort=True, err=True)
     place = namespace or installed_in(client) or SYSTEM_NAMESPACE
     tell = (lambda _: None) if json_ else show_done
-    address = LedgerStorage(kind=Storage.DATABASE, url="-")  # the Secret; a volume stays, with what is on it
+    address = LedgerStorage(kind=Storage.DATABASE, url="-")  # the Secret; a volume stays, with its content
     extras = [*monitoring_objects(place), *render_storage(address, place)]
     report = take_away(client, place, with_runs=with_runs, tell=tell, timeout_s=timeout, extras=extras)
     if json_:

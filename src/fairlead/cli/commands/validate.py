@@ -1,4 +1,4 @@
-"""``fairlead validate``: every mistake of every file at once."""
+"""``fairlead validate``: report every problem of every file."""
 
 import click
 

@@ -13,7 +13,7 @@ STEPS = int(os.environ.get("STEPS", "500"))
 
 
 def main():
-    # Several ranks find what torchrun sets; one rank by itself finds nothing, and needs nobody.
+    # With several ranks the variables of torchrun are set; a single rank has none and needs none.
     several = "RANK" in os.environ
     gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device("cpu")
@@ -31,7 +31,7 @@ def main():
     torch.manual_seed(100 + (dist.get_rank() if several else 0))  # each rank has data of its own
 
     with fairlead.run() as run:
-        # What is given here is saved, and after a restart it is as it was. 0 the first time.
+        # These objects are saved, and restored after a restart. Returns 0 the first time.
         start = run.resume(model=model, optimizer=optimizer)
         for step in range(start, STEPS):
             # Your data here.

@@ -18,7 +18,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     with fairlead.run() as run:
-        # What is given here is saved, and after a restart it is as it was. 0 the first time.
+        # These objects are saved, and restored after a restart. Returns 0 the first time.
         start = run.resume(model=model, optimizer=optimizer)
         for step in range(start, STEPS):
             # Your data here.

@@ -1,1 +1,1 @@
-"""A queue of runs over several clusters: the journal that keeps it, and the controller that carries it out."""
+"""A queue of runs over several clusters: its journal and its controller."""

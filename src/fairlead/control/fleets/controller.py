@@ -1,7 +1,7 @@
-"""Carry out what is decided about a fleet: look at every cluster, decide, keep the decision, and have clusters follow.
+"""Reconciles a fleet: observe every cluster, decide, record the decision, and apply it to the clusters.
 
-Crash-only: a decision is kept before any cluster hears of it, and what a cluster has is compared with what it is to
-have at every visit. Each cluster is visited in a thread of its own, so that one that does not answer holds up no other.
+Crash-only: a decision is recorded before it is applied to any cluster, and each visit compares the actual state of a
+cluster with the desired one. Each cluster has a thread of its own, so that an unresponsive one delays no other.
 """
 
 import logging
@@ -37,10 +37,10 @@ from fairlead.state.snapshot import Intent, Phase, Workload, is_leaf
 log = logging.getLogger("fairlead.fleet")
 
 LABEL = "fleet-run"
-"""By which a copy is known in its cluster: the uid of the run in the fleet."""
+"""Label that identifies a copy in its cluster by the uid of the run in the fleet."""
 
 ROUND_S = 2.0
-# A cluster that has not answered by then counts as out of reach in this round.
+# A cluster that has not answered within this time counts as unreachable in this round.
 VISIT_S = 15.0
 
 Open = Callable[[Member], ClusterClient]
@@ -52,7 +52,7 @@ def open_member(member: Member) -> ClusterClient:
 
 
 class FleetController:
-    """The controller of a fleet: one for each journal."""
+    """The controller of a fleet; one per journal."""
 
     def __init__(self, journal: FleetJournal, *, open_cluster: Open = open_member, visit_s: float = VISIT_S) -> None:
         self._journal = journal
@@ -61,33 +61,33 @@ class FleetController:
             name: _Visitor(member, open_cluster, journal.files_of) for name, member in journal.fleet().clusters.items()
         }
         self._notes: dict[str, ClusterNote] = {}
-        # Of runs that are over nothing changes any more; read again once another is.
+        # Cache of finished runs, which do not change; reloaded after another run ends.
         self._ended: tuple[FleetRun, ...] | None = None
         self._stopping = threading.Event()
 
     def run(self, *, round_s: float = ROUND_S) -> None:
-        """Look and decide until ``stop``."""
+        """Run rounds until ``stop``."""
         while not self._stopping.is_set():
             try:
                 self.act(time.time())
-            except ClusterError as error:  # of the journal itself: a full disk, most often
+            except ClusterError as error:  # of the journal itself: usually a full disk
                 log.error("%s", error)
             self._stopping.wait(round_s)
 
     def stop(self) -> None:
-        """End ``run`` soon; for any thread."""
+        """Make ``run`` return soon. Safe from any thread."""
         self._stopping.set()
 
     def close(self) -> None:
-        """Let go of the clusters; one that does not answer is not waited for."""
+        """Close the clusters without waiting for one that does not answer."""
         for visitor in self._visitors.values():
             visitor.close()
 
     def act(self, now: float) -> int:
-        """Make one round: have each cluster follow what was decided, and decide by what they tell.
+        """Run one round: apply earlier decisions to each cluster, and decide on the observations.
 
         Returns:
-            How many runs have changed.
+            The number of runs that have changed.
         """
         fleet, runs = self._journal.fleet(), self._journal.runs(unfinished=True)
         seen = self._visit(fleet, runs, now)
@@ -105,13 +105,13 @@ class FleetController:
         deadline = time.monotonic() + self._visit_s
         for name, visitor in self._visitors.items():
             own = [run for run in runs if run.cluster == name]
-            # Its room matters only where somebody may want it.
+            # Free capacity matters only while runs are unfinished.
             looks = not fleet.clusters[name].is_rented and bool(runs)
             visitor.begin(own, looks=looks, now=now)
         return {name: visitor.await_answer(deadline) for name, visitor in self._visitors.items()}
 
     def _note(self, seen: Mapping[str, ClusterSeen], now: float) -> dict[str, ClusterNote]:
-        """Return what is to be kept of the clusters: what has changed, and now and then that they still answer."""
+        """Return notes on the clusters to record, and log changes of reachability."""
         changed = {}
         for name, there in seen.items():
             before = self._notes.get(name)
@@ -126,7 +126,7 @@ class FleetController:
 
 
 class _Visitor:
-    """One cluster, visited in a thread of its own: a client belongs to one."""
+    """Visits one cluster in a thread of its own, since a client belongs to one thread."""
 
     def __init__(self, member: Member, open_cluster: Open, files_of: Callable[[str], Path]) -> None:
         self._member = member
@@ -138,15 +138,15 @@ class _Visitor:
         self._is_late = False
 
     def begin(self, runs: list[FleetRun], *, looks: bool, now: float) -> None:
-        """Begin a visit, unless the last one still waits for an answer."""
+        """Start a visit, unless the last one is still in progress."""
         if self._visit is None or self._visit.done():
             self._is_late = False
             self._visit = self._thread.submit(self._look, runs, looks, now)
 
     def await_answer(self, deadline: float) -> ClusterSeen:
-        """Return what the visit found; trouble where it has not ended by then.
+        """Return the result of the visit; one with ``trouble`` if it has not ended by the deadline.
 
-        One that was waited for in vain is not waited for again: the other clusters' rounds go on at their pace.
+        A visit that has timed out once is polled without waiting, so as not to delay the rounds of other clusters.
         """
         assert self._visit is not None, "a visit was begun"
         try:
@@ -174,12 +174,12 @@ class _Visitor:
             if looks:
                 room = _room(client, copies, now)
             return ClusterSeen(copies=copies, refused=refused, room=room)
-        except FairleadError as error:  # whatever it is, the other clusters go on, and this one is asked again
+        except FairleadError as error:  # any error concerns this cluster alone, and it is retried
             self._forget()
             return ClusterSeen(trouble=str(error))
 
     def _forget(self) -> None:
-        """Begin with a new client the next time."""
+        """Close the client; the next visit opens a new one."""
         client, self._client = self._client, None
         if client is not None:
             try:
@@ -190,10 +190,10 @@ class _Visitor:
     def _follow(
         self, client: ClusterClient, runs: list[FleetRun], copies: Mapping[str, Copy]
     ) -> tuple[dict[str, str], bool]:
-        """Have the cluster follow what was decided.
+        """Apply decisions to the cluster.
 
         Returns:
-            Why it does not take runs that it is to have, by their uids; and whether anything was asked of it.
+            The reasons why the cluster refused runs, by their uids; and whether any request was made.
         """
         refused: dict[str, str] = {}
         asked = False
@@ -212,7 +212,7 @@ class _Visitor:
             except (InvalidSpec, Conflict, CannotFit, NameTaken, NotFound) as error:
                 if run.stage is Stage.PLACING:
                     refused[run.uid] = str(error)
-                else:  # it has changed meanwhile, and is looked at again
+                else:  # it has changed meanwhile; the next round observes it again
                     log.debug("%s in %s: %s", run.spec.name, run.cluster, error)
         return refused, asked
 
@@ -225,19 +225,19 @@ class _Visitor:
 
 
 def _wanted(run: FleetRun, copy: Copy) -> Intent | None:
-    """Return what a cluster is to want of a copy; None where that is as it is."""
+    """Return the intent to set on a copy; None for no change."""
     if copy.phase.is_final:
         return None
     if run.intent is Intent.STOP:
         return Intent.STOP
     if run.stage is not Stage.LEAVING or has_started_meanwhile(run, copy):
         return None
-    # Only what holds nothing, and has saved what it had, is removed.
+    # Only a suspended copy without pods, which has saved its progress, is deleted.
     return Intent.DELETE if copy.phase is Phase.SUSPENDED and not copy.has_pods else Intent.SUSPEND
 
 
 def _copies(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Copy]:
-    """The copies of runs in a cluster, by the uids of the runs: the unfinished one, or else the newest."""
+    """Return the copies of runs in a cluster, by the uids of the runs: an unfinished one if any."""
     found: dict[str, Workload] = {}
     wanted = {run.uid for run in runs}
     for workload in client.select(Selection(labels=((LABEL, None),))) if runs else ():
@@ -250,13 +250,13 @@ def _copies(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Copy]:
     for uid, workload in found.items():
         try:
             copies[uid] = _copy(client, workload)
-        except NotFound:  # it has gone since it was listed
+        except NotFound:  # deleted since the list
             log.debug("%s is gone", workload.spec.name)
     return copies
 
 
 def _room(client: ClusterClient, copies: Mapping[str, Copy], now: float) -> Room | None:
-    """Return the room of a cluster; None where our account may not see all of it."""
+    """Return the free capacity of a cluster; None if the user may not see all of it."""
     try:
         return room_of(client.snapshot(), {copy.uid for copy in copies.values()}, now)
     except NotAllowed as error:
@@ -278,7 +278,7 @@ def _copy(client: ClusterClient, workload: Workload) -> Copy:
     if progress is None:
         return copy
     origin = workload.spec.checkpoint.origin
-    # What it was restored from was saved by a copy before, and lies there.
+    # The checkpoint that it was restored from belongs to an earlier copy, in that copy's place.
     has_saved = progress.checkpoint_step is not None and (origin is None or progress.checkpoint_at is not None)
     return replace(
         copy,
@@ -290,8 +290,8 @@ def _copy(client: ClusterClient, workload: Workload) -> Copy:
 
 
 def _place(workload: Workload) -> str | None:
-    """Return where the checkpoints of a copy are, if another cluster may read them: behind a URL or at a whole path."""
-    # Here and not above: a controller of local clusters needs nothing of Kubernetes until something was saved.
+    """Return the place of a copy's checkpoints if another cluster may read it: a URL or an absolute path."""
+    # Here and not above: a controller of local clusters needs no Kubernetes modules before a checkpoint is saved.
     from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 
     to = workload.spec.checkpoint.to

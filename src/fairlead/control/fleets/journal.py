@@ -1,7 +1,7 @@
-"""The journal of a fleet: its spec, its runs, their files and what happened to them, in one directory.
+"""Stores a fleet's spec, its runs, their files and their events in one directory.
 
-One SQLite file. Commands submit runs and ask for their end; the one controller, proved by a lock, writes all else. A
-process killed at any instant leaves all of a call's changes or none.
+The journal is one SQLite file. Commands submit runs and request their end; the single controller, ensured by a lock,
+writes everything else. If a process is killed at any instant, all or none of the changes of a call persist.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from fairlead.text.quantities import describe_memory
 PATIENCE_S = 30.0
 LEAD_TRIES, LEAD_AGAIN_S = 10, 0.05
 MOST_BYTES = 2 * 2**30
-# Of runs that are over, the newest tell of those to come.
+# Number of newest finished runs from which waits and durations are estimated.
 MOST_ENDED = 500
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS clusters (name TEXT PRIMARY KEY, at REAL NOT NULL, tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetEvent:
-    """Something that happened to a run of a fleet, by its name."""
+    """An event of a run of a fleet."""
 
     id: int
     at: float
@@ -58,7 +58,7 @@ class FleetEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNote:
-    """A note of the controller on a cluster it visited; ``trouble`` is None while that answers."""
+    """The controller's note on a visited cluster; ``trouble`` is None while the cluster answers."""
 
     at: float
     trouble: str | None
@@ -66,7 +66,7 @@ class ClusterNote:
 
 
 class FleetJournal:
-    """The journal of one fleet; an instance belongs to one thread."""
+    """The journal of one fleet. An instance belongs to one thread."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -79,7 +79,7 @@ class FleetJournal:
 
     @classmethod
     def create(cls, home: Home, fleet: Fleet) -> "FleetJournal":
-        """The journal of a fleet, made when it is missing; the fleet is from now on as it is given."""
+        """Open the journal of a fleet, or create it, and store the given fleet in it."""
         place = _places(home) / fleet.name
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         written = place / f"fleet.json.{uuid.uuid4().hex}"
@@ -89,10 +89,10 @@ class FleetJournal:
 
     @classmethod
     def open(cls, home: Home, name: str) -> "FleetJournal":
-        """The journal of a fleet that is there.
+        """Open the journal of an existing fleet.
 
         Raises:
-            NotFound: There is no such fleet.
+            NotFound: The fleet does not exist.
         """
         place = _places(home) / name
         if not (place / "fleet.json").is_file():
@@ -104,20 +104,20 @@ class FleetJournal:
         self._database.close()
 
     def fleet(self) -> Fleet:
-        """The fleet as its controller was last given it."""
+        """Return the fleet as last given to its controller."""
         fleet = from_json((self.place / "fleet.json").read_text())
         assert isinstance(fleet, Fleet), "only a fleet is written there"
         return fleet
 
     def files_of(self, uid: str) -> Path:
-        """The directory with the files of a run."""
+        """Return the directory with the files of a run."""
         return self.place / "runs" / uid
 
     def submit(self, spec: Training, directory: Path, now: float) -> FleetRun:
-        """Keep a run, with a copy of the files of its working directory as they are now.
+        """Record a run, with a copy of the current files of its working directory.
 
         Raises:
-            Conflict: An unfinished run of the fleet has its name, or its files are more than a fleet keeps.
+            Conflict: An unfinished run of the fleet has its name, or its files exceed the limit.
         """
         uid = uuid.uuid4().hex[:12]
         spec = self._with_files(spec, directory, self.files_of(uid))
@@ -144,10 +144,10 @@ class FleetJournal:
         return replace(run, number=cursor.lastrowid or 0)
 
     def stop(self, name: str, now: float) -> FleetRun:
-        """Ask for the end of a run that is not over.
+        """Request the end of an unfinished run.
 
         Raises:
-            NotFound: There is none of that name.
+            NotFound: No run has that name.
         """
         run = self.find(name)
         if run.stage is Stage.ENDED:
@@ -158,10 +158,10 @@ class FleetJournal:
         return replace(run, intent=Intent.STOP)
 
     def find(self, name: str) -> FleetRun:
-        """The unfinished or else newest run of a name.
+        """Return the unfinished or else newest run of a name.
 
         Raises:
-            NotFound: There is none.
+            NotFound: No run has that name.
         """
         found = [run for run in self.runs() if run.spec.name == name]
         if not found:
@@ -169,13 +169,13 @@ class FleetJournal:
         return next((run for run in found if run.stage is not Stage.ENDED), found[-1])
 
     def runs(self, *, unfinished: bool = False) -> tuple[FleetRun, ...]:
-        """The runs in the order of their submission."""
+        """Return the runs in order of submission."""
         where = " WHERE stage != 'Ended'" if unfinished else ""
         rows = self._read(f"SELECT number, uid, spec, submitted_at, intent, record FROM runs{where} ORDER BY number")
         return tuple(_run(*row) for row in rows)
 
     def ended(self) -> tuple[FleetRun, ...]:
-        """The newest runs that are over, oldest first: they say how long runs waited, and how long they took."""
+        """Return the newest finished runs, oldest first, for estimates of waits and durations."""
         rows = self._read(
             "SELECT number, uid, spec, submitted_at, intent, record FROM runs WHERE stage = 'Ended' "
             "ORDER BY number DESC LIMIT ?",
@@ -184,20 +184,20 @@ class FleetJournal:
         return tuple(_run(*row) for row in rows)[::-1]
 
     def events(self, *, after: int = 0) -> tuple[FleetEvent, ...]:
-        """The events of all runs, oldest first."""
+        """Return the events of all runs, oldest first."""
         return self._events("WHERE e.id > ? ORDER BY e.id", after)
 
     def newest_events(self, most: int) -> tuple[FleetEvent, ...]:
-        """The newest events of all runs, newest first."""
+        """Return the newest events of all runs, newest first."""
         return self._events("ORDER BY e.id DESC LIMIT ?", most)
 
     def clusters(self) -> Mapping[str, ClusterNote]:
-        """The notes on each cluster, by its name."""
+        """Return the notes on each cluster, by its name."""
         rows = self._read("SELECT name, at, trouble, since FROM clusters")
         return {name: ClusterNote(at=at, trouble=trouble, since=since) for name, at, trouble, since in rows}
 
     def record(self, changed: Iterable[FleetRun], notes: Mapping[str, ClusterNote], now: float) -> None:
-        """Keep what was decided, each change of stage or cluster with an event. Only for the controller."""
+        """Record decisions, with an event for each change of stage or cluster. Only for the controller."""
         with self._transaction() as database:
             for run in changed:
                 row = database.execute("SELECT stage, record FROM runs WHERE uid = ?", (run.uid,)).fetchone()
@@ -215,13 +215,13 @@ class FleetJournal:
 
     @contextmanager
     def lead(self) -> Iterator[None]:
-        """Be the controller within the block.
+        """Hold the lock of the controller within the block.
 
         Raises:
-            Conflict: Another process is.
+            Conflict: Another process holds it.
         """
         with (self.place / "controller.lock").open("a") as lock:
-            # Somebody who only looks has it for a moment.
+            # `is_led` holds the lock for a moment.
             for tries in range(LEAD_TRIES):
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -238,7 +238,7 @@ class FleetJournal:
         """Return whether a controller runs."""
         with (self.place / "controller.lock").open("a") as lock:
             try:
-                # Shared, so that those who look at the same time do not take each other for one.
+                # A shared lock, so that concurrent checks do not take each other for a controller.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
@@ -253,11 +253,11 @@ class FleetJournal:
         return tuple(FleetEvent(id=row[0], at=row[1], uid=row[2], run=row[3], said=row[4]) for row in rows)
 
     def _with_files(self, spec: Training, directory: Path, files: Path) -> Training:
-        """The spec with its files in a directory of the fleet's, where it has any here."""
+        """Copy the run's local files, if any, into a directory of the fleet, and return the spec adjusted to it."""
         source = Path(directory.absolute(), Path(spec.workdir or ".").expanduser())
         if spec.image is not None and (spec.workdir is None or not source.is_dir()):
             files.mkdir(parents=True)
-            return spec  # its files are the image's
+            return spec  # its files are in the image
         if not source.is_dir():
             raise Conflict(f"{spec.name}: workdir: there is no directory {source}. Correct `workdir`.")
         found = [each for each in walk(source, without=str(self.place.parent)) if isinstance(each, Found)]
@@ -295,7 +295,7 @@ class FleetJournal:
 
 
 def names(home: Home) -> list[str]:
-    """The fleets that there are."""
+    """Return the names of the existing fleets."""
     with contextlib.suppress(FileNotFoundError):
         return sorted(each.name for each in _places(home).iterdir() if (each / "fleet.json").is_file())
     return []
@@ -310,7 +310,7 @@ def _tell(database: sqlite3.Connection, now: float, uid: str, said: str) -> None
 
 
 def _record(run: FleetRun) -> str:
-    content = plain(replace(run, spec=None))  # type: ignore[arg-type]  # which has a column of its own
+    content = plain(replace(run, spec=None))  # type: ignore[arg-type]  # the spec has its own column
     for name in ("spec", "number", "uid", "submitted_at", "intent"):
         del content[name]
     return json.dumps(content, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""An image as one file: the OCI image layout in a tar, which `docker load` and `ctr images import` read."""
+"""Writes an image as one file: the OCI image layout in a tar, for `docker load` and `ctr images import`."""
 
 import io
 import tarfile
@@ -9,10 +9,10 @@ from fairlead.control.image.references import Reference
 
 
 def write_archive(image: Image, name: Reference, target: Path) -> None:
-    """Write an image to a file, the same bytes for the same image and name.
+    """Write an image to a file; the same image and name give the same bytes.
 
     Args:
-        name: By which those who load the file know the image.
+        name: Name of the image after loading the file.
     """
     annotations = {"io.containerd.image.name": str(name), "org.opencontainers.image.ref.name": name.version}
     manifest = image.manifest

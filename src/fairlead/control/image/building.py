@@ -1,7 +1,7 @@
-"""Fairlead's image: a base image with Python, a layer of dependencies, and a layer of Fairlead.
+"""Builds Fairlead's image: a base image with Python, a layer of dependencies, and a layer of Fairlead.
 
-The base image's layers are not looked into, and not downloaded where the registry that the image goes to has them.
-`Containerfile`, at the top of the repository, says the same for those who build images with other tools.
+The base image's layers are not inspected, and not downloaded if the target registry has them. `Containerfile` in the
+root of the repository describes the same image for other build tools.
 """
 
 import json
@@ -41,10 +41,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """The image that Fairlead is put on.
+    """The base image.
 
     Attributes:
-        name: With its digest, so that the same one can be asked for again.
+        name: Name with digest, so that it can be pulled again.
     """
 
     name: Reference
@@ -53,10 +53,10 @@ class Base:
 
     @property
     def python(self) -> str:
-        """Version of its Python, such as 3.12, as the official images say it in their environment.
+        """Return the version of its Python, such as 3.12, from PYTHON_VERSION, which the official images set.
 
         Raises:
-            ClusterError: It has none that is known, or one that Fairlead does not run on.
+            ClusterError: The version is unknown or unsupported.
         """
         environment = dict(each.partition("=")[::2] for each in _settings(self.config).get("Env") or ())
         said = str(environment.get("PYTHON_VERSION", ""))
@@ -74,11 +74,11 @@ class Base:
 
 
 def pull_base(registry: Registry, reference: Reference, platform: str, directory: Path) -> Base:
-    """Look a base image up; its layers are downloaded to a directory when somebody asks for them.
+    """Look up a base image; its layers are downloaded to a directory on demand.
 
     Raises:
-        NotFound: There is none of that name.
-        ClusterError: It has nothing for the platform, or parts that no image of ours can have.
+        NotFound: The image does not exist.
+        ClusterError: It lacks the platform, or has parts that cannot be copied.
     """
     try:
         return _pull_base(registry, reference, platform, directory)
@@ -97,7 +97,7 @@ def _pull_base(registry: Registry, reference: Reference, platform: str, director
 
     def blob(described: Mapping[str, Any], media_type: str) -> Blob:
         digest = str(described["digest"])
-        if not is_digest(digest):  # it becomes the name of a file
+        if not is_digest(digest):  # it becomes a file name
             raise ClusterError(f"{reference} names a part by {digest!r}, and not by sha256: and 64 digits.")
         place = directory / digest.replace(":", "-")
 
@@ -120,10 +120,10 @@ def _pull_base(registry: Registry, reference: Reference, platform: str, director
 
 
 def build(base: Base, directory: Path, tell: Tell) -> Image:
-    """Put Fairlead onto a base image, in files of a directory.
+    """Build Fairlead's image on a base image, with its blobs as files in a directory.
 
     Raises:
-        ClusterError: The base image does not suit it, or a package cannot be fetched.
+        ClusterError: The base image is unsuitable, or a package cannot be downloaded.
     """
     python = base.python
     tell(f"Fetching packages for Python {python} on linux/{base.config['architecture']}.")
@@ -148,7 +148,7 @@ def build(base: Base, directory: Path, tell: Tell) -> Image:
 
 
 def push(image: Image, registry: Registry, target: Reference, tell: Tell) -> Reference:
-    """Bring an image to a registry; its name by digest there.
+    """Push an image to a registry; return its name by digest.
 
     Raises:
         ClusterError: The registry refused it.
@@ -174,7 +174,7 @@ def _of_platform(index: Mapping[str, Any], platform: str, reference: Reference) 
 
 
 def _config(base: Mapping[str, Any], diff_ids: tuple[str, ...]) -> dict[str, Any]:
-    """The base's config with ours on top; of no time, so that the same image is the same bytes."""
+    """Return the base's config with ours added; without timestamps, so that builds are reproducible."""
     settings = dict(_settings(base))
     environment = [each for each in settings.get("Env") or () if not each.startswith("PYTHONPATH=")]
     environment.append(f"PYTHONPATH={FAIRLEAD}:{PACKAGES}")

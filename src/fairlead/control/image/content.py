@@ -1,4 +1,4 @@
-"""An image as its parts: layers, a config that names them, and the manifest that names all by digest."""
+"""The parts of an image: layers, a config that names them, and the manifest that names all by digest."""
 
 import hashlib
 import json
@@ -21,16 +21,16 @@ OCI_LAYERS: Mapping[str, str] = {
     "application/vnd.oci.image.layer.v1.tar+zstd": "application/vnd.oci.image.layer.v1.tar+zstd",
     "application/vnd.docker.image.rootfs.diff.tar.gzip": LAYER,
 }
-"""Kinds of layers by what registries call them: Docker's own are the same bytes under another name."""
+"""OCI media type of a layer by the media type in a registry: Docker's types have the same bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """Content that is known by its digest.
+    """Content addressed by its digest.
 
     Attributes:
-        fetch: Gives a file with it, which is downloaded only when somebody asks.
-        origin: The image in a registry that has it; None for what was made here.
+        fetch: Returns a file with the content, downloaded on demand.
+        origin: Image in a registry that has it; None for local content.
     """
 
     media_type: str
@@ -46,11 +46,11 @@ class Blob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image for one platform; the lowest layer is first.
+    """An image for one platform, with the lowest layer first.
 
     Attributes:
-        settings: The parsed config.
-        annotations: Of the manifest.
+        settings: Parsed config.
+        annotations: Annotations of the manifest.
     """
 
     config: Blob
@@ -76,17 +76,17 @@ class Image:
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
-        """Everything that the manifest names."""
+        """Return all blobs that the manifest names."""
         return (*self.layers, self.config)
 
 
 def to_json(value: Any) -> bytes:
-    """Write JSON, the same bytes for the same value."""
+    """Serialize to JSON; the same value gives the same bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def digest_of(data: bytes) -> str:
-    """Name data by its content."""
+    """Return the digest of data."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 

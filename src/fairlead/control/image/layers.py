@@ -1,7 +1,7 @@
-"""Layers that are the same bytes whenever and wherever they are made of the same files.
+"""Builds reproducible layers: the same files give the same bytes at any time and place.
 
-Entries are sorted, of root, of the time 0, and readable by all. What the compressor gives follows from the zlib that
-Python has, so that another Python may compress the same layer to other bytes.
+Entries are sorted, owned by root, with mtime 0, and readable by all. Compression depends on the zlib of the Python, so
+another Python may compress the same layer to other bytes.
 """
 
 import gzip
@@ -28,10 +28,10 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A layer that was made here.
+    """A built layer.
 
     Attributes:
-        diff_id: Digest of what is in it before compression, by which the config knows it.
+        diff_id: Digest of the uncompressed layer, which the config names.
     """
 
     blob: Blob
@@ -43,7 +43,7 @@ class _Writable(Protocol):
 
 
 class _Hashing(io.RawIOBase):
-    """Passes on what is written and names it."""
+    """A writer that forwards data and computes its hash."""
 
     def __init__(self, below: _Writable) -> None:
         self.sha256 = hashlib.sha256()
@@ -52,19 +52,19 @@ class _Hashing(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: bytes, /) -> int:  # type: ignore[override]  # any buffer there, bytes from those who write here
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]  # the base accepts any buffer; callers write bytes
         self.sha256.update(data)
         self._below.write(data)
         return len(data)
 
 
 def make_layer(files: Mapping[str, File], own: str, directory: Path) -> Layer:
-    """Make a layer.
+    """Build a layer.
 
     Args:
-        files: By their absolute paths.
-        own: The folder that this layer alone has: its directories are entries too. Those above are the base image's.
-        directory: Where the file goes that holds the layer.
+        files: Files by absolute path.
+        own: Folder that only this layer has; its directories become entries too. Those above belong to the base image.
+        directory: Directory of the layer's file.
     """
     unfinished = directory / "unfinished.tar.gz"
     with unfinished.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Fairlead's dependencies for another Python than ours: wheels that pip fetches by pinned hashes, unpacked as files."""
+"""Downloads Fairlead's dependencies for the image's Python: wheels by pinned hashes with pip, unpacked to files."""
 
 import platform
 import shutil
@@ -14,27 +14,27 @@ from fairlead.control.image.layers import File
 from fairlead.errors import ClusterError
 
 PINS = Path(__file__).with_name("requirements.txt")
-"""Versions and hashes; `requirements/README.md` says how to renew them. No line has a marker, since pip would judge it
-by the Python that runs it."""
+"""Versions and hashes; `requirements/README.md` describes how to update them. No line has a marker, since pip would
+evaluate it for the Python that runs pip."""
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Architectures as wheels name them, by the name that images have for them."""
+"""Architecture in wheel names by architecture in image names."""
 
 GLIBC = range(17, 29)
-"""Minor versions of glibc 2 whose wheels are taken: Debian 11 has 31."""
+"""Accepted minor versions of glibc 2 in wheel tags: Debian 11 has 31."""
 
 FETCH_S = 15 * 60.0
 
 
 def fetch_packages(python: str, architecture: str) -> dict[str, File]:
-    """Files of all dependencies, by their paths below the folder that Python looks in.
+    """Return the files of all dependencies, by their paths relative to the import path.
 
     Args:
-        python: Version of the Python that is to import them, such as 3.12.
+        python: Version of the Python that imports them, such as 3.12.
         architecture: A key of `MACHINES`.
 
     Raises:
-        ClusterError: They cannot be fetched, or there is no pip to do it.
+        ClusterError: They cannot be downloaded, or pip is missing.
     """
     machine = MACHINES[architecture]
     tags = [*(f"manylinux_2_{minor}_{machine}" for minor in GLIBC), f"manylinux2014_{machine}", f"linux_{machine}"]
@@ -82,9 +82,9 @@ def _pip() -> list[str]:
 
 
 def unpack(wheel: Path) -> dict[str, File]:
-    """Files of a wheel as they lie where Python looks, by the binary distribution format (PEP 427).
+    """Return the files of a wheel by installed path, per the binary distribution format (PEP 427).
 
-    What would lie elsewhere (scripts, headers, manuals) is left out: nothing in the image uses it.
+    Files outside the import path (scripts, headers, manuals) are omitted: nothing in the image uses them.
     """
     files = {}
     with zipfile.ZipFile(wheel) as archive:
@@ -103,7 +103,7 @@ def unpack(wheel: Path) -> dict[str, File]:
 
 
 def own_files() -> dict[str, File]:
-    """Files of Fairlead itself as this process runs it."""
+    """Return the files of the running Fairlead."""
     home = Path(fairlead.__file__).parent
     return {
         f"fairlead/{path.relative_to(home).as_posix()}": File(content=path.read_bytes())

@@ -1,4 +1,4 @@
-"""Names of images: registry, repository, and a tag or a digest, as `docker pull` reads them."""
+"""Parses names of images: registry, repository, and a tag or a digest, as for `docker pull`."""
 
 import re
 from dataclasses import replace
@@ -19,8 +19,8 @@ class Reference:
     """A name of an image.
 
     Attributes:
-        registry: Host, with its port where that is not 443.
-        is_plain: Spoken to without TLS: a registry on loopback, or one that was given with ``http://``.
+        registry: Host, with the port unless it is 443.
+        is_plain: Without TLS: a registry on loopback, or one given with ``http://``.
     """
 
     registry: str
@@ -31,7 +31,7 @@ class Reference:
 
     @property
     def version(self) -> str:
-        """The digest, the tag, or the tag that is meant by none."""
+        """Return the digest, the tag, or the default tag."""
         return self.digest or self.tag or "latest"
 
     def __str__(self) -> str:
@@ -39,23 +39,23 @@ class Reference:
         return f"{self.registry}/{self.repository}{end}"
 
     def at(self, digest: str) -> "Reference":
-        """The same image by its content."""
+        """Return the same image by digest."""
         return replace(self, tag=None, digest=digest)
 
 
 def is_digest(text: str) -> bool:
-    """Return whether a text names content by its SHA-256."""
+    """Return whether a text is a SHA-256 digest."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def read_reference(text: str, *, tag: str = "latest") -> Reference:
-    """Read a name as people write it; without a registry it is one of Docker Hub.
+    """Parse a name as users write it; without a registry it refers to Docker Hub.
 
     Args:
-        tag: The one that is meant where the text has neither tag nor digest.
+        tag: Default for a text without tag and digest.
 
     Raises:
-        InvalidArgument: It is no name of an image.
+        InvalidArgument: The text is not a name of an image.
     """
     rest, is_plain = text, False
     for scheme in ("http://", "https://"):

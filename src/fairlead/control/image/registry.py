@@ -1,6 +1,6 @@
-"""A registry of images, by the OCI distribution specification 1.1; tokens by Docker's token authentication.
+"""A client of image registries, by the OCI distribution specification 1.1 and Docker's token authentication.
 
-An upload is one request. What a registry has already is not sent, and what another of its repositories has is mounted.
+An upload is one request. Existing blobs are not sent, and blobs of another repository in the registry are mounted.
 """
 
 import json
@@ -23,8 +23,8 @@ from fairlead.errors import ClusterError, NotAllowed, NotFound
 HUB_HOST = "registry-1.docker.io"
 CONNECT_S, READ_S = 10.0, 60.0
 CHUNK = 1 << 20
-MOST_MANIFEST = 4 << 20  # what the specification lets registries refuse
-# Asked again: what goes away by itself. An answer of 429 says after how long.
+MOST_MANIFEST = 4 << 20  # registries may refuse larger ones, by the specification
+# Transient errors are retried; a response of 429 states the delay.
 RETRIES = urllib3.Retry(total=3, backoff_factor=0.5, status_forcelist=(429, 502, 503, 504), raise_on_status=False)
 _PAIR = re.compile(r'([a-zA-Z_]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
 
@@ -32,11 +32,11 @@ Response = urllib3.BaseHTTPResponse
 
 
 class Registry:
-    """The repositories of one host. A context manager; not for two threads.
+    """A client of one registry. A context manager; not thread-safe.
 
     Args:
-        of: Any image there.
-        login: None for the one that `docker login` has left.
+        of: Any image in the registry.
+        login: None for the login stored by `docker login`.
     """
 
     def __init__(self, of: Reference, login: Login | None = None) -> None:
@@ -58,11 +58,11 @@ class Registry:
         self._http.clear()
 
     def manifest(self, repository: str, version: str) -> tuple[str, bytes]:
-        """Type and bytes of a manifest or an index, by tag or digest.
+        """Return the media type and bytes of a manifest or an index, by tag or digest.
 
         Raises:
-            NotFound: There is none.
-            ClusterError: The registry is in trouble.
+            NotFound: It does not exist.
+            ClusterError: The request failed.
         """
         accepted = ", ".join((INDEX, MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST))
         path = f"/v2/{repository}/manifests/{version}"
@@ -75,10 +75,10 @@ class Registry:
         return answer.headers.get("Content-Type", "").partition(";")[0], data
 
     def fetch(self, repository: str, digest: str, target: Path) -> Path:
-        """Download a blob and compare it with its digest.
+        """Download a blob and verify its digest.
 
         Raises:
-            ClusterError: It cannot be had whole.
+            ClusterError: The download failed or does not match.
         """
         answer = self._ask("GET", f"/v2/{repository}/blobs/{digest}", _pull(repository), stream=True)
         found = sha256()
@@ -102,7 +102,7 @@ class Registry:
         return self._ask("HEAD", path, _push(repository), allowed=(404,)).status == 200
 
     def send(self, repository: str, blob: Blob) -> str:
-        """Give a repository a blob; says how: ``there``, ``mounted`` or ``sent``.
+        """Upload a blob to a repository; return how: ``there`` (it existed), ``mounted`` or ``sent``.
 
         Raises:
             ClusterError: The registry refused it.
@@ -127,7 +127,7 @@ class Registry:
         return "sent"
 
     def tag(self, repository: str, version: str, manifest: bytes) -> None:
-        """Give a repository a manifest whose blobs it has.
+        """Upload a manifest to a repository that has its blobs.
 
         Raises:
             ClusterError: The registry refused it.
@@ -146,7 +146,7 @@ class Registry:
         stream: bool = False,
         allowed: Iterable[int] = (),
     ) -> Response:
-        """Ask, a second time with a token where the registry wants one, or a new one."""
+        """Send a request; repeat it with a new token if the registry requires one."""
         answer = self._once(method, path, scope, headers, body, stream)
         if answer.status == 401 and self._is_ours(answer.url or path):
             challenge = answer.headers.get("WWW-Authenticate", "")
@@ -179,10 +179,10 @@ class Registry:
         return self._send(method, url, told, body, stream=stream)
 
     def _is_ours(self, url: str) -> bool:
-        """Return whether an address is the registry's own.
+        """Return whether a URL belongs to the registry.
 
-        An upload may go to another host, and a download be answered by one. It is not told who we are to this one, nor
-        may it say where the login is to be shown; no more does this host without TLS where it has that.
+        Uploads and downloads may be redirected to another host. That host gets no credentials, and its challenges for a
+        login are ignored; the same holds for this host without TLS if the registry has TLS.
         """
         return urlsplit(urljoin(self._root, url))[:2] == urlsplit(self._root)[:2]
 
@@ -205,7 +205,7 @@ class Registry:
             raise ClusterError(f"The registry {self.name} cannot be reached: {reason}") from error
 
     def _authorize(self, challenge: str, scope: str) -> str:
-        """Value of ``Authorization`` for what a registry asks for: a password, or a token that somebody else gives."""
+        """Return the ``Authorization`` header for a challenge: a password, or a token from a token server."""
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic" and self._login is not None:
             return self._login.basic
@@ -251,7 +251,7 @@ def _push(repository: str) -> str:
 
 
 def _said(answer: Response) -> str:
-    """The words of an answer about itself, with a colon before them; nothing where it has none."""
+    """Return the error message of a response after a colon; empty without one."""
     try:
         errors = json.loads(answer.data).get("errors") or [{}]
         said = str(errors[0].get("message") or errors[0].get("code") or "")

@@ -1,4 +1,4 @@
-"""Logins for registries, as `docker login` leaves them in ~/.docker/config.json or with a helper program."""
+"""Finds logins for registries that `docker login` stored in ~/.docker/config.json or a credential helper."""
 
 import base64
 import binascii
@@ -16,7 +16,7 @@ from fairlead.frozen import dataclass
 
 HUB_KEY = "https://index.docker.io/v1/"
 HELPER_S = 60.0
-# A helper's word for "the secret is a token, and there is no user".
+# User name with which a helper marks the secret as a token.
 TOKEN_USER = "<token>"
 
 
@@ -25,7 +25,7 @@ class Login:
     """A login for one registry.
 
     Attributes:
-        identity_token: A refresh token, which takes the place of user and password.
+        identity_token: Refresh token, used instead of user and password.
     """
 
     user: str = ""
@@ -34,15 +34,15 @@ class Login:
 
     @property
     def basic(self) -> str:
-        """The value of the header ``Authorization`` with user and password."""
+        """Return the ``Authorization`` header with user and password."""
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
 def find_login(registry: str, environ: Mapping[str, str] = os.environ) -> Login | None:
-    """The login for a registry; None where nobody has logged in.
+    """Return the login for a registry; None without one.
 
     Raises:
-        ClusterError: The file or the helper that it names cannot be read.
+        ClusterError: The file or the configured helper cannot be read.
     """
     home = environ.get("DOCKER_CONFIG")
     path = (Path(home) if home else Path(environ.get("HOME", "~")).expanduser() / ".docker") / "config.json"

@@ -1,5 +1,5 @@
-"""Metrics for Prometheus: what is read of a cluster, how it is told, and what is drawn and alerted on.
+"""Metrics for Prometheus: readings of a cluster, their exposition, dashboards and alerts.
 
-Only ``exposition`` and ``server`` import prometheus-client, which the extra ``serve`` brings. Nothing here changes a
+Only ``exposition`` and ``server`` import prometheus-client, which the extra ``serve`` installs. Nothing here changes a
 cluster.
 """

@@ -1,6 +1,6 @@
-"""Dashboards for Grafana, made from code: the cluster, what it costs, the queue, and one run.
+"""Generates Grafana dashboards of the cluster, its cost, the queue, and one run.
 
-Every query is of metrics of ``exposition``; ``tests/metrics`` runs each by a real Prometheus, and none is empty.
+Queries use only metrics of ``exposition``; ``tests/metrics`` checks with a real Prometheus that none returns nothing.
 """
 
 from typing import Any, Literal
@@ -13,7 +13,7 @@ HEIGHT, WIDTH = 8, 12  # of Grafana's grid, 24 wide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """PromQL, and the name of each line with its labels in braces, as Grafana writes it."""
+    """A PromQL query with the legend of its lines, with labels in braces as in Grafana."""
 
     expr: str
     legend: str = ""
@@ -21,12 +21,12 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One picture.
+    """A panel of a dashboard.
 
     Attributes:
-        unit: One of Grafana's, such as ``percentunit`` for a ratio or ``s`` for seconds.
-        stacks: Lines are parts of a whole.
-        kind: A curve over time, a number of now, or a table of now.
+        unit: A unit of Grafana, such as ``percentunit`` for a ratio or ``s`` for seconds.
+        stacks: Whether lines are stacked as parts of a whole.
+        kind: A curve over time, a current number, or a table of current values.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """A page of panels; ``variables`` are labels of ``fairlead_run_info`` that the reader chooses."""
+    """A page of panels; ``variables`` are labels of ``fairlead_run_info`` by which the viewer filters."""
 
     uid: str
     title: str
@@ -311,7 +311,7 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def grafana(dashboard: Dashboard) -> dict[str, Any]:
-    """The dashboard as Grafana imports it, JSON of schema version 39."""
+    """Return the dashboard in Grafana's import format, JSON of schema version 39."""
     chosen = [
         {
             "name": label,

@@ -1,9 +1,9 @@
-"""Readings as metrics in Prometheus' text format, by its conventions: base units, ``_total``, ratios from 0 to 1.
+"""Renders readings in Prometheus' text format, by its conventions: base units, ``_total``, ratios from 0 to 1.
 
-The number of series is bounded. A label is one of a closed set (phase, reason, use, kind), a node, a team, or a run
-that is not over. Runs beyond ``MOST_RUNS`` have no series of their own and are counted in
+The number of series is bounded. Label values are from a closed set (phase, reason, use, kind), or name a node, a team,
+or an unfinished run. Runs beyond ``MOST_RUNS`` have no series of their own and are counted in
 ``fairlead_runs_left_out``; nodes beyond ``MOST_NODES``, and teams, pools and models beyond ``MOST_NAMES``, are summed
-up as ``(other)``. Nothing that a program says becomes a label.
+up as ``(other)``. No output of a program becomes a label.
 """
 
 from collections import Counter, defaultdict
@@ -26,7 +26,7 @@ from fairlead.text.money import MICROUSD
 MOST_RUNS, MOST_NODES, MOST_NAMES = 500, 1_000, 50
 OTHER = "(other)"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Why starts fail, of all codes.
+# Codes of failed attempts.
 FAILURES = tuple(
     code.value
     for code in (
@@ -51,10 +51,10 @@ _QUEUED = (Phase.PENDING, Phase.RESTARTING)
 
 
 def exposition(readings: Readings, *, most_runs: int = MOST_RUNS) -> bytes:
-    """The readings in the text format 0.0.4.
+    """Render readings in the text format 0.0.4.
 
     Args:
-        most_runs: So many runs have series of their own.
+        most_runs: Maximum number of runs with series of their own.
     """
     registry = CollectorRegistry()
     registry.register(_Collected(metrics_of(readings, most_runs)))
@@ -62,7 +62,7 @@ def exposition(readings: Readings, *, most_runs: int = MOST_RUNS) -> bytes:
 
 
 class _Collected(Collector):
-    """Metrics that are there already."""
+    """A collector of finished metrics."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = tuple(metrics)
@@ -72,7 +72,7 @@ class _Collected(Collector):
 
 
 def metrics_of(readings: Readings, most_runs: int) -> Iterator[Metric]:
-    """All metrics of a cluster."""
+    """Yield all metrics of a cluster."""
     pods = defaultdict[str, list[Pod]](list)
     for pod in readings.seen.pods:
         if not pod.phase.is_final and pod.workload_uid:
@@ -95,7 +95,7 @@ def _loop(readings: Readings) -> Iterator[Metric]:
     yield CounterMetricFamily("fairlead_placements", "Gangs that were given nodes.", value=counts.placements)
     yield CounterMetricFamily("fairlead_preemptions", "Runs that were told to give way.", value=counts.preemptions)
     restarts = CounterMetricFamily("fairlead_restarts", "Starts that failed and are repeated.", labels=["reason"])
-    # A series that begins with its first event would hide that event from `increase`: these begin at 0.
+    # `increase` misses the event with which a series first appears, so these series start at 0.
     for reason, number in sorted({**dict.fromkeys(FAILURES, 0), **counts.restarts}.items()):
         restarts.add_metric([reason], number)
     yield restarts
@@ -134,7 +134,7 @@ def _nodes(readings: Readings) -> Iterator[Metric]:
         for uuid in pod.grant.gpu_uuids:
             on_gpu[pod.node, uuid] += min(pod.grant.gpu_milli, WHOLE_MILLI)
     for node in nodes:
-        # What several hold whole counts once.
+        # A GPU that several pods hold whole counts once.
         held = ((gpu, on_gpu[node.name, gpu.uuid]) for gpu in node.gpus if (node.name, gpu.uuid) in on_gpu)
         gpu_held[node.name] = sum(min(milli, WHOLE_MILLI) if gpu.divisible else gpu.milli for gpu, milli in held)
     names = {node.name: node.name if index < MOST_NODES else OTHER for index, node in enumerate(nodes)}
@@ -157,7 +157,7 @@ def _nodes(readings: Readings) -> Iterator[Metric]:
 
 
 def _held_milli(pod: Pod, node: Node) -> int:
-    """Thousandths of GPUs that a pod holds of its node."""
+    """Return the thousandths of GPUs that a pod holds of its node."""
     shared = min(pod.grant.gpu_milli, WHOLE_MILLI)
     return sum(shared if gpu.divisible else gpu.milli for gpu in node.gpus if gpu.uuid in pod.grant.gpu_uuids)
 
@@ -234,7 +234,7 @@ def _name(run: Workload) -> tuple[str, str]:
 
 def _silence(run: Workload, pods: Mapping[str, list[Pod]], now: float) -> float | None:
     if run.status.phase is not Phase.RUNNING or isinstance(run.spec, Replica):
-        return None  # a server has nothing to say while nobody asks it
+        return None  # a server without requests reports nothing
     heard = [each.active_at for each in pods[run.uid] if each.active_at is not None]
     return now - max([run.status.since, *heard])
 
@@ -253,7 +253,7 @@ def _money(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric
     spent = Counter[str]()
     for (team, _), amount in readings.month.items():
         spent[team] += amount
-    # A team with a budget keeps its name whatever it spent.
+    # A team with a budget keeps its own series regardless of its spending.
     first = sorted({*spent, *budgets}, key=lambda team: (team not in budgets, -spent[team], team))
     teams = {team: team if index < MOST_NAMES else OTHER for index, team in enumerate(first)}
     by_use: Counter[tuple[str, ...]] = Counter()
@@ -305,7 +305,7 @@ def _gpus(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
 
 
 def _bounded(names: Iterable[str]) -> dict[str, str]:
-    """Names as labels: the most frequent as they are, the others as one."""
+    """Map names to labels: the most frequent to themselves, the others to a single label."""
     counted = Counter(names)
     first = sorted(counted, key=lambda name: (-counted[name], name))
     return {name: name if index < MOST_NAMES else OTHER for index, name in enumerate(first)}

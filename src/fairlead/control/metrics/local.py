@@ -1,4 +1,4 @@
-"""Readings of this machine: its database, its supervisor's counts, and its GPUs by NVML."""
+"""Takes readings of the local cluster: its database, its supervisor's counters, and its GPUs by NVML."""
 
 import time
 
@@ -11,12 +11,12 @@ from fairlead.control.pass_counts import PassCounts
 from fairlead.ledger.usage import Use
 from fairlead.state.snapshot import Gpu
 
-# The supervisor answers between two passes, of which a long one may take this.
+# The supervisor answers between two passes; a long pass may take this long.
 ANSWER_S = 2.0
 
 
 def read_local(cluster: LocalCluster) -> Readings:
-    """Look at this machine now. Changes nothing, and starts no supervisor."""
+    """Take readings now. Changes nothing, and starts no supervisor."""
     now, seen = time.time(), cluster.snapshot()
     usage = {
         run.uid: RunUsage(goodput=cluster.goodput_of(run), cost_microusd=cluster.cost_of(run))
@@ -43,7 +43,7 @@ def read_local(cluster: LocalCluster) -> Readings:
 
 
 def counts_of(cluster: LocalCluster) -> PassCounts | None:
-    """Ask the supervisor what it did; None while none answers, or one of another version."""
+    """Request the counters of the supervisor; None if none answers, or one of another version."""
     if not cluster.supervisor_alive():
         return None
     answer = cluster.ask_supervisor(ANSWER_S)
@@ -54,7 +54,7 @@ def counts_of(cluster: LocalCluster) -> PassCounts | None:
 
 
 def read_gpus(node: str, gpus: tuple[Gpu, ...]) -> tuple[GpuReading, ...]:
-    """Read what NVML says of the devices of this machine; nothing where there are none or NVML does not answer."""
+    """Read the devices of this machine by NVML; empty without devices or if NVML does not answer."""
     reader = NvmlReader()
     try:
         told = [reader.read(gpu.uuid) for gpu in gpus]

@@ -1,4 +1,4 @@
-"""Metrics of the operator: of what it decided on last, by its own counts. Only the one that leads tells of runs."""
+"""Renders the operator's metrics from its last snapshot and counters. Only the leader exports metrics of runs."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ FOLLOWS = (
 def operator_metrics(counts: PassCounts, *, is_leader: bool, gpus: Sequence[HeldGpu] = ()) -> str:
     """Return the metrics in the text format 0.0.4; safe in any thread.
 
-    One that follows says only that it does: two that tell of the same runs would count them twice.
+    A follower exports only that it is one: two operators with the same runs would count them twice.
     """
     seen = counts.seen
     if not is_leader or seen is None:

@@ -1,5 +1,4 @@
-"""Makes what ``install --monitoring`` adds: objects of the Prometheus operator, and dashboards for Grafana's
-sidecar."""
+"""Builds the objects that ``install --monitoring`` adds: for the Prometheus operator and Grafana's sidecar."""
 
 import json
 from typing import Any
@@ -13,7 +12,7 @@ SCRAPE = "30s"
 
 
 def monitoring_objects(namespace: str) -> list[dict[str, Any]]:
-    """A Service of the operator's pods, its ServiceMonitor, the alerts, and a ConfigMap for each dashboard."""
+    """Return a Service of the operator's pods, its ServiceMonitor, the alerts, and a ConfigMap per dashboard."""
     service = {
         "apiVersion": "v1",
         "kind": "Service",

@@ -1,4 +1,4 @@
-"""Reads what metrics are made from: a cluster at one instant, with what is known of its money and its devices."""
+"""Defines the inputs of metrics: a cluster at one instant, with its costs and devices."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -21,7 +21,7 @@ POOL_LABELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUsage:
-    """A run's usage so far; None where nobody keeps that, or no price is known."""
+    """A run's usage so far; None where it is not recorded, or no price is known."""
 
     goodput: Goodput | None = None
     cost_microusd: int | None = None
@@ -29,10 +29,10 @@ class RunUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """A device as NVML tells it; None where it does not.
+    """A device as NVML reports it; None for values it does not report.
 
     Attributes:
-        utilization: Share of the last moments in which it computed, from 0 to 1.
+        utilization: Share of NVML's last sample period in which it was busy, from 0 to 1.
     """
 
     node: str
@@ -44,7 +44,7 @@ class GpuReading:
 
 
 def gpu_reading(node: str, told: GpuUsage) -> GpuReading:
-    """Return what somebody said of a device of a node."""
+    """Convert the usage of a device of a node."""
     return GpuReading(
         node=node,
         uuid=told.name,
@@ -60,11 +60,11 @@ class Readings:
     """A cluster at one instant.
 
     Attributes:
-        counts: What the loop has decided; None while none runs that can be asked.
-        usage: By uid of the run.
+        counts: Counters of the loop; None if no loop answers.
+        usage: Usage by uid of the run.
         month: Micro-dollars of this calendar month, UTC, by team and use.
         models: The same by model.
-        held: Uids of runs by node and UUID of devices that they hold, where grants do not name devices by these.
+        held: Uids of runs by node and UUID of the devices that they hold, if grants do not name devices by UUID.
     """
 
     now: float
@@ -78,7 +78,7 @@ class Readings:
 
 
 def pool_of(node: Node) -> str:
-    """The pool of a node: by the label that a cloud or somebody gave it, or else its name without a number behind."""
+    """Return the pool of a node: the value of a pool label, or else its name without a trailing number."""
     named = next((node.labels[label] for label in POOL_LABELS if label in node.labels), None)
     if named is not None:
         return named
@@ -89,10 +89,10 @@ def pool_of(node: Node) -> str:
 def dollars_per_hour(
     pods: Iterable[Pod], nodes: Mapping[str, Node], held: Mapping[tuple[str, str], int] | None = None
 ) -> float | None:
-    """Sum up what live pods cost an hour, divided as bills are; None where no price is known of any of their nodes.
+    """Sum up the hourly cost of live pods, divided as in bills; None if the price of none of their nodes is known.
 
     Args:
-        held: How many hold each GPU whole, as ``whole_holders`` has it.
+        held: Number of pods that hold each GPU whole, from ``whole_holders``.
     """
     amount, is_priced = 0.0, False
     for pod in pods:
@@ -103,7 +103,7 @@ def dollars_per_hour(
 
 
 def shown_runs(seen: Snapshot, most: int) -> tuple[list[Workload], int]:
-    """Runs that get series of their own: those that hold something first, then the oldest; and how many have none."""
+    """Return the runs with series of their own, holders of nodes first, then the oldest; and the number of others."""
     holding = {pod.workload_uid for pod in seen.pods if not pod.phase.is_final}
     runs = [run for run in seen.workloads if not run.status.phase.is_final]
     runs.sort(key=lambda run: (run.uid not in holding, run.created_at, run.uid))

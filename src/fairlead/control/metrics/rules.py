@@ -1,4 +1,4 @@
-"""Alerts for Prometheus, each with what it means and what to do. ``tests/metrics`` fires every one by its fault."""
+"""Defines alerts for Prometheus, each with its meaning and remedy. ``tests/metrics`` triggers each by its fault."""
 
 from typing import Any, Literal
 
@@ -10,10 +10,10 @@ class Alert:
     """An alerting rule.
 
     Attributes:
-        expr: PromQL.
-        wait: For how long it must hold, in Prometheus' words; ``0m`` where the expression itself looks back.
-        summary: One sentence with the labels of what it is about.
-        remedy: What to do, as a sentence.
+        expr: PromQL expression.
+        wait: Prometheus' ``for`` duration; ``0m`` if the expression itself has a range.
+        summary: One sentence with the labels of the subject.
+        remedy: The recommended action, as a sentence.
     """
 
     name: str
@@ -214,7 +214,7 @@ ALERTS = (
 
 
 def rule_groups() -> dict[str, Any]:
-    """The alerts as the content of a rule file of Prometheus, and as the ``spec`` of a PrometheusRule."""
+    """Return the alerts as the content of a rule file of Prometheus, also the ``spec`` of a PrometheusRule."""
     return {"groups": [{"name": "fairlead", "rules": [_rule(alert) for alert in ALERTS]}]}
 
 

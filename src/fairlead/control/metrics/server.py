@@ -1,4 +1,4 @@
-"""Answers ``/metrics`` over HTTP, one request after the other: whoever reads a cluster does so in one thread."""
+"""Serves ``/metrics`` over HTTP, one request at a time, since a cluster client belongs to one thread."""
 
 import logging
 import socket
@@ -12,15 +12,15 @@ from fairlead.errors import ClusterError
 
 log = logging.getLogger("fairlead.metrics")
 
-# A client that says nothing for so long gives way to the next.
+# Timeout of a silent client, which blocks the next one.
 PATIENCE_S = 5.0
 
 
 def metrics_server(read: Callable[[], Readings], host: str, port: int) -> HTTPServer:
-    """Return a server that reads anew for each scrape, in the thread of its ``serve_forever``; port 0 takes a free one.
+    """Return a server that takes readings per scrape, in the thread of its ``serve_forever``; port 0 picks a free one.
 
     Raises:
-        OSError: The address cannot be had.
+        OSError: The address cannot be bound.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -46,7 +46,7 @@ def metrics_server(read: Callable[[], Readings], host: str, port: int) -> HTTPSe
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Scrapes come every few seconds; nobody wants to read of them."""
+            """Discard the access log: scrapes arrive every few seconds."""
 
     class Server(HTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET

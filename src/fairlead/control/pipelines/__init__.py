@@ -1,1 +1,1 @@
-"""Pipelines on this machine: a run whose program, the driver, runs the steps and records what they returned."""
+"""Pipelines: a run whose program, the driver, runs the steps and records their outputs."""

@@ -1,6 +1,6 @@
-"""Outputs of steps by the hash of their content: files and directories that never change once they are kept.
+"""Stores outputs of steps by the hash of their content: files and directories that never change once stored.
 
-Content that is the same is kept once. What is kept was moved there whole, so a killed process leaves nothing half done.
+Equal content is stored once. Content is moved into the store atomically, so a killed process leaves no partial output.
 """
 
 import fcntl
@@ -17,9 +17,9 @@ from typing import Any
 
 from fairlead.errors import Conflict
 
-# A file this small may be read by conditions.
+# Maximum size of a file that conditions may read.
 VALUE_BYTES = 64 * 1024
-# Larger files of a working directory count by size and time, not by content.
+# Larger files of a working directory are identified by size and modification time instead of content.
 LARGE_BYTES = 16 * 1024 * 1024
 _CHUNK = 1 << 20
 ALONE_S = 10.0
@@ -27,7 +27,7 @@ LOOK_S = 0.05
 
 
 class Artefacts:
-    """The outputs below one directory."""
+    """A store of outputs below one directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -35,16 +35,16 @@ class Artefacts:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep content from being removed between finding or keeping it and recording that somebody needs it."""
+        """Prevent removal of content between finding or storing it and recording a reference to it."""
         with self._locked(fcntl.LOCK_SH):
             yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait until nobody is between the two, and keep others from it.
+        """Wait until no process is in ``in_use``, and block it within the block.
 
         Raises:
-            Conflict: Somebody is, for ``ALONE_S`` seconds.
+            Conflict: The store stays in use for ``ALONE_S`` seconds.
         """
         with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
             yield
@@ -67,18 +67,18 @@ class Artefacts:
             os.close(lock)
 
     def path(self, digest: str) -> Path:
-        """Return the path of the content of that hash, whether it is there or not."""
+        """Return the path of the content of a hash, whether it exists or not."""
         return self._at(digest)
 
     def _at(self, digest: str) -> Path:
         return self.root / digest[:2] / digest
 
     def has(self, digest: str) -> bool:
-        """Return whether the content of that hash is there."""
+        """Return whether the content of a hash exists."""
         return os.path.lexists(self._at(digest))
 
     def keep(self, source: Path) -> str:
-        """Move a file or directory into the store; its hash.
+        """Move a file or directory into the store and return its hash.
 
         Raises:
             OSError: It cannot be read or moved.
@@ -93,7 +93,7 @@ class Artefacts:
         try:
             os.rename(source, target)
         except OSError:
-            # Somebody else has kept the same content just now.
+            # Another process has just stored the same content.
             if not os.path.lexists(target):
                 raise
             _remove(source)
@@ -101,18 +101,18 @@ class Artefacts:
 
 
 class SharedArtefacts(Artefacts):
-    """The outputs below a directory of a volume, which pods of several machines have in common.
+    """A store of outputs below a directory of a volume, shared by pods on several machines.
 
-    Nobody removes any, so nobody is kept from it. What is kept is on the disk before it is found there.
+    Content is never removed, so no lock is needed. Content is synced to disk before it becomes visible.
     """
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Nothing is removed here."""
+        """Do nothing: nothing is removed here."""
         yield
 
     def keep(self, source: Path) -> str:
-        """Move a file or directory into the store; its hash.
+        """Move a file or directory into the store and return its hash.
 
         Raises:
             OSError: It cannot be read or moved.
@@ -125,8 +125,7 @@ class SharedArtefacts(Artefacts):
 
 
 def read_value(path: Path) -> Any:
-    """Read what conditions see of an output: JSON, or text without the line break at its end; None for what is
-    large."""
+    """Read an output as conditions see it: JSON, or text without surrounding whitespace; None if it is too large."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > VALUE_BYTES:
@@ -141,7 +140,7 @@ def read_value(path: Path) -> Any:
 
 
 def content_digest(path: Path) -> str:
-    """The hash of a file's or directory's content: names, bytes, which files may be executed, targets of links.
+    """Return the hash of a file's or directory's content: names, bytes, executable bits, targets of links.
 
     Raises:
         OSError: It cannot be read.
@@ -150,10 +149,10 @@ def content_digest(path: Path) -> str:
 
 
 def file_identity(path: str, status: os.stat_result, *, by_content: bool = False) -> str:
-    """The hash of a file's content; of a large one its size and time of change.
+    """Return the hash of a file's content; of a large one its size and modification time.
 
     Args:
-        by_content: Times say nothing, as where files were unpacked; large ones are read too.
+        by_content: Hash large files too, where modification times are meaningless, as after unpacking.
 
     Raises:
         OSError: It cannot be read.
@@ -181,7 +180,7 @@ def _digest(path: str) -> "hashlib._Hash":
 
 
 def protect(path: Path) -> None:
-    """Take the right to write away from every file, so that no later step changes it by mistake."""
+    """Remove write permission from every file, so that no later step changes it by mistake."""
     if path.is_symlink():
         return
     if path.is_dir():

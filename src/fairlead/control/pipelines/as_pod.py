@@ -1,4 +1,4 @@
-"""A pipeline as what a cluster keeps: the run whose pod is its driver, or a Pipeline whose steps are runs too."""
+"""Converts a pipeline to a cluster object: a run whose pod is the driver, or a Pipeline whose steps are runs too."""
 
 from dataclasses import replace
 
@@ -13,10 +13,10 @@ from fairlead.specs.workload import PIPELINE_VARIABLE
 
 
 def as_object(pipeline: Pipeline) -> Pipeline:
-    """The pipeline as a cluster carries it out by an object of its kind, once and now.
+    """Return the pipeline as a cluster object of its kind that runs once, immediately.
 
     Raises:
-        Conflict: Nothing that outlives its pods could hold what its steps return, or it is too long for its pod.
+        Conflict: No storage that outlives its pods can hold the outputs of its steps, or it is too long for its pod.
     """
     labels = {**pipeline.labels, OF_PIPELINE: pipeline.labels.get(OF_PIPELINE, pipeline.name)}
     try:
@@ -26,10 +26,10 @@ def as_object(pipeline: Pipeline) -> Pipeline:
 
 
 def as_standing(pipeline: Pipeline) -> Pipeline:
-    """The pipeline as an object that stays on a cluster and is run by itself, with the driver that its runs will have.
+    """Return the pipeline as a persistent cluster object that starts runs by its triggers, with the driver of its runs.
 
     Raises:
-        Conflict: A cluster cannot carry it out.
+        Conflict: A cluster cannot run it.
     """
     try:
         once = with_driver(replace(pipeline, schedule=None, on=None))
@@ -39,10 +39,10 @@ def as_standing(pipeline: Pipeline) -> Pipeline:
 
 
 def in_pods(driver: Training) -> Training:
-    """The run that carries a pipeline out as a pod, of the one that does so here.
+    """Convert the local run of a pipeline's driver to one that runs as a pod.
 
     Raises:
-        Conflict: Nothing that outlives its pods could hold what its steps return, or it is too long for its pod.
+        Conflict: No storage that outlives its pods can hold the outputs of its steps, or it is too long for its pod.
     """
     pipeline = pipeline_of(driver)
     if pipeline is None:

@@ -1,7 +1,7 @@
-"""Runs and sweeps that are steps of a pipeline: submitted as its children, and found again by their names.
+"""Submits runs and sweeps that are steps of a pipeline as its children, and finds them by name.
 
-The uid of a child follows from the pipeline's and the child's name, so that submitting it twice is submitting it once.
-What it depended on and what it returned lie beside its outputs: a driver that follows a killed one takes up both.
+The uid of a child is derived from the pipeline and the child's name, so that submission is idempotent. Its dependencies
+and results are stored beside its outputs, where the successor of a killed driver finds both.
 """
 
 import json
@@ -28,12 +28,12 @@ from fairlead.specs.sweep import Sweep, values_of
 from fairlead.state.plan import Change, ChildIntent, Plan, child_uid
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase
 
-# A supervisor changes the pipeline when it tells how far it is, which is seldom.
+# Retries of a conflicting write; a supervisor updates the pipeline only when its progress changes, which is rare.
 TRIES = 10
 
 
 class Children:
-    """The runs and sweeps of one pipeline. An instance belongs to its driver.
+    """The runs and sweeps of a local pipeline. An instance belongs to its driver.
 
     Args:
         parent: Uid of the pipeline.
@@ -49,21 +49,21 @@ class Children:
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether the pipeline is to go on; where it is not, its children end for that reason."""
+        """Return whether the pipeline is to continue; if not, its children end for that reason."""
         return self._cluster.get(self._parent).intent is Intent.RUN
 
     def has_changed(self) -> bool:
-        """Return whether anything was recorded since this was asked last."""
+        """Return whether anything was recorded since the last call."""
         counter = self._cluster.store.change_counter()
         before, self._seen = self._seen, counter
         return counter != before
 
     def has_room(self, task: Task) -> bool:
-        """Return True: runs wait in the cluster's queue."""
+        """Return True, since runs wait in the cluster's queue."""
         return True
 
     def find(self, task: Task) -> StepRun | None:
-        """The run of a task; None where there is none, or no longer."""
+        """Return the run of a task; None if it does not exist (any more)."""
         found = self._find(task)
         return None if found is None else step_run_of(found)
 
@@ -75,11 +75,11 @@ class Children:
         return found
 
     def is_gone(self, task: Task) -> bool:
-        """Return whether the run of a task that was submitted is not there any more."""
+        """Return whether the submitted run of a task no longer exists."""
         return self._find(task) is None
 
     def submit(self, task: Task, variables: Mapping[str, str]) -> str | None:
-        """Submit what a step is, unless it is there already; why that cannot be done now, None where it was."""
+        """Submit the run of a task, unless it exists; return why that is impossible now, None on success."""
         parent = self._cluster.get(self._parent)
         assert isinstance(parent.spec, Pipeline)
         spec = child_spec(parent.spec, parent.spec.steps[task.step], variables)
@@ -91,21 +91,21 @@ class Children:
         return self._apply(lambda at: Change(workload_uid=self._parent, version=at, submit=(order,)))
 
     def resume(self, task: Task) -> str | None:
-        """Let a child that is over go on; why that cannot be done now, None where it was."""
+        """Resume a finished child; return why that is impossible now, None on success."""
         order = ChildIntent(uid=child_uid(self._parent, child_name(task.step, task.index)), intent=Intent.RUN)
         return self._apply(lambda at: Change(workload_uid=self._parent, version=at, children=(order,)))
 
     def settled(self, task: Task) -> None:
-        """Nothing: nobody was told that somebody waits."""
+        """Do nothing: no request is pending."""
 
     def collect(self, task: Task, step: Step, room: Path, store: Artefacts) -> tuple[dict[str, str], dict[str, Any]]:
-        """Keep the outputs of a child that succeeded, as ``StepRuns.collect`` does."""
+        """Store the outputs of a successful child; see ``StepRuns.collect``."""
         child = self._find(task)
         assert child is not None, "it was there when it had succeeded"
         return keep_outputs(step, room, store, partial(self._add_own, child, step, room))
 
     def _add_own(self, child: AnyWorkload, step: Step, room: Path) -> None:
-        """Write what a run returns without its program writing it."""
+        """Write the outputs that a run has without its program writing them."""
         which = BEST if isinstance(child.spec, Sweep) else LATEST
         reference = ModelReference(name=child.spec.name, which=which, is_run=True)
         if isinstance(child.spec, Sweep) and child.spec.objective is not None and step.outputs:
@@ -122,7 +122,7 @@ class Children:
             shutil.copytree(found.path, place / step_name(found.step), symlinks=True)
 
     def _apply(self, change_at: Callable[[int], Change]) -> str | None:
-        """Apply a change of the pipeline as it is now; why that cannot be done, None where it was."""
+        """Apply a change to the current version of the pipeline; return why that is impossible, None on success."""
         for _ in range(TRIES):
             parent = self._cluster.get(self._parent)
             if parent.intent is not Intent.RUN:
@@ -135,7 +135,7 @@ class Children:
 
 
 def step_run_of(child: AnyWorkload) -> StepRun:
-    """Return a child as a driver meets it."""
+    """Return a child as a step's run."""
     phase, status = child.status.phase, child.status
     is_over = phase is Phase.SUCCEEDED or (phase.is_final and child.intent is not Intent.RUN)
     return StepRun(

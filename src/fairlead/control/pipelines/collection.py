@@ -1,8 +1,8 @@
-"""Removes outputs of steps that nobody needs any longer.
+"""Removes outputs of steps that are no longer referenced.
 
-Needed is what a run that is kept has returned or names in its spec, what a version of a model is, and what a newer
-result would be taken from instead of running its step again. Drivers and whoever makes versions hold a lock between
-finding or keeping content and recording that they need it; meanwhile nothing is removed.
+Referenced are outputs of existing runs and those that their specs name, contents of model versions, and results that
+the cache may reuse. Drivers and creators of versions hold a lock between finding or storing content and recording a
+reference to it; nothing is removed while it is held.
 """
 
 import re
@@ -29,11 +29,11 @@ _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """The content that was removed, or would be.
+    """The removed content; with ``dry_run``, the content that would be removed.
 
     Attributes:
-        digests: Its hashes.
-        num_results: Results that are not known any more, so that their steps run when they are asked for again.
+        digests: Hashes of the content.
+        num_results: Number of deleted results, whose steps run again when next requested.
     """
 
     digests: tuple[str, ...]
@@ -44,16 +44,16 @@ class Collected:
 def collect(
     cluster: LocalCluster, keep: Retention, now: float, *, without: frozenset[str] = frozenset(), dry_run: bool = False
 ) -> Collected:
-    """Remove outputs that nothing needs.
+    """Remove unreferenced outputs.
 
     Args:
-        keep: Results that are this young, or the newest so many of each task, are kept; all for ``KEEP_ALL``.
-        now: Unix seconds.
-        without: The uids of runs that are about to be removed.
-        dry_run: Only tell.
+        keep: Retention of results by age, or by number per task; ``KEEP_ALL`` keeps all.
+        now: Unix time.
+        without: Uids of runs that are about to be removed.
+        dry_run: Report only, remove nothing.
 
     Raises:
-        Conflict: Others keep outputs all the time.
+        Conflict: The store stays in use.
         ClusterError: Something cannot be read or removed.
     """
     root = cluster.home.artefacts
@@ -80,9 +80,9 @@ def collect(
 
 
 def _needed_by_runs(cluster: LocalCluster, without: frozenset[str]) -> set[str]:
-    """Return every hash that is in the spec, the state or the journal of a run that is kept, or to run by itself.
+    """Return every hash in the spec, the state or the journal of an existing run, or in a triggered pipeline.
 
-    The state of an endpoint has the specs to which it may go back.
+    The state of an endpoint contains the specs to which it may roll back.
     """
     found: set[str] = set()
     for path in cluster.home.triggers.glob("*.json"):
@@ -94,7 +94,7 @@ def _needed_by_runs(cluster: LocalCluster, without: frozenset[str]) -> set[str]:
         found.update(_DIGEST.findall(to_json(workload.spec)))
         found.update(_DIGEST.findall(dump(workload.status)))
         files = cluster.home.run(workload.uid) / "files"
-        # What a child's outputs are is noted before the journal tells it.
+        # The outputs of a child are recorded in its directory before the journal.
         for path in (files / journal.NAME, *files.glob(f"steps/*/{COLLECTED}")):
             with suppress(FileNotFoundError):
                 found.update(_DIGEST.findall(path.read_text()))
@@ -102,11 +102,11 @@ def _needed_by_runs(cluster: LocalCluster, without: frozenset[str]) -> set[str]:
 
 
 def _put_aside(paths: Iterable[Path], place: Path) -> None:
-    """Move content out of the store at once; a process that is killed leaves it to whoever collects next."""
+    """Move content out of the store by renames; the next collection removes what a killed process leaves."""
     place.mkdir(mode=0o700, exist_ok=True)
     for path in paths:
         target = place / path.name
-        if target.exists():  # of somebody who was killed
+        if target.exists():  # left by a killed process
             shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()
         path.rename(target)
 

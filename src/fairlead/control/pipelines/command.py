@@ -1,4 +1,4 @@
-"""The command by which a run is known to carry out a pipeline."""
+"""Recognizes runs that are drivers of pipelines by their command."""
 
 from fairlead.specs.training import Training
 from fairlead.specs.workload import PIPELINE_VARIABLE, WorkloadSpec
@@ -8,10 +8,10 @@ UNSEEN = "which steps would run is decided by its pod, where their results lie; 
 
 
 def is_pipeline(spec: WorkloadSpec) -> bool:
-    """Return whether a workload carries out a pipeline: as a run, or as the parent of steps that are runs."""
+    """Return whether a workload is a pipeline: a driver's run, or the parent of steps that are runs."""
     return type(spec).__name__ == "Pipeline" or is_driver(spec)
 
 
 def is_driver(spec: WorkloadSpec) -> bool:
-    """Return whether a workload is the run that carries out a pipeline."""
+    """Return whether a workload is the run of a pipeline's driver."""
     return isinstance(spec, Training) and (f" -m {DRIVER} " in spec.run or PIPELINE_VARIABLE in spec.env)

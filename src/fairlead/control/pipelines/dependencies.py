@@ -1,5 +1,4 @@
-"""Lists what a task depends on: its command, code, inputs and environment, each as a hash or text under a name for
-people."""
+"""Lists the dependencies of a task: command, code, inputs and environment, as hashes or text by readable names."""
 
 import fnmatch
 import hashlib
@@ -17,19 +16,19 @@ from fairlead.policy.kinds.steps import CacheDecision, Task, decide_cache
 from fairlead.specs.pipeline import Pipeline, Step
 
 CODE = "code"
-# Larger files are no spec files.
+# Maximum size of a spec file.
 SPEC_BYTES = 2 * 2**20
 _PIPELINE = re.compile(rb"^\W*kind\W+Pipeline\W*$", re.MULTILINE)
 
 
 class Dependencies:
-    """The dependencies of one pipeline's tasks. Code is read once: later edits are no part of the run.
+    """The dependencies of a pipeline's tasks. Code is read once; later edits are not part of the run.
 
     Args:
-        workdir: Where the steps run.
-        environ: What they inherit.
-        state: The state directory, which is no code even where it lies in ``workdir``.
-        is_in_pod: The image counts, and times of files say nothing.
+        workdir: Working directory of the steps.
+        environ: Environment that the steps inherit.
+        state: State directory, excluded from the code even inside ``workdir``.
+        is_in_pod: The image is a dependency, and modification times are meaningless.
     """
 
     def __init__(
@@ -53,10 +52,10 @@ class Dependencies:
         self._python = _python(environ.get("PATH", ""))
 
     def of(self, task: Task, handed: Mapping[str, str]) -> dict[str, str]:
-        """Name what a task depends on.
+        """Return the dependencies of a task by name.
 
         Args:
-            handed: The hash of each output of its needs, by ``step.output``.
+            handed: Hash of each output of its needs, by ``step.output``.
 
         Raises:
             OSError: An input cannot be read.
@@ -83,7 +82,7 @@ class Dependencies:
         return parts
 
     def looked_up(self, task: Task, parts: Mapping[str, str], artefacts: Artefacts, now: float) -> CacheDecision:
-        """Decide whether what a task with these parts returned before is taken."""
+        """Decide whether to reuse an earlier result of a task with these dependencies."""
         cache = self._pipeline.steps[task.step].cache
         same = None if cache.off else self._results.same(parts)
         if same is not None:
@@ -95,7 +94,7 @@ class Dependencies:
         return decide_cache(cache, parts, same, last, now)
 
     def in_full(self, parts: Mapping[str, str]) -> dict[str, str]:
-        """The same with every file of the code by its name."""
+        """Return the dependencies with the code expanded to its files by name."""
         files = self._results.listing(parts.get(CODE, ""))
         return {
             **{f"code {path}": digest for path, digest in files.items()},
@@ -121,19 +120,19 @@ class Dependencies:
         return file_identity(os.path.join(self._workdir, found.path), found.status, by_content=self._is_in_pod)
 
     def _is_pipeline(self, found: Found) -> bool:
-        """Return whether a file describes a pipeline: what it says of a step is a dependency of that step by itself."""
+        """Return whether a file is a pipeline spec, which is not code: a step's own fields are dependencies already."""
         if not found.path.endswith((".yaml", ".yml", ".json")) or found.status.st_size > SPEC_BYTES:
             return False
         return _PIPELINE.search((self._workdir / found.path).read_bytes()) is not None
 
 
-# Of a run: what it does, and not by what, for whom or how soon.
+# Fields that determine the result of a run; not its resources, team or priority.
 _OF_RUN = ("setup", "image", "nodes", "most_nodes", "ranks_per_node", "launch", "parallel", "metrics", "kubernetes")
 _OF_SWEEP = ("parameters", "objective", "objectives", "trials", "sampler", "prune", "stop", "seed")
 
 
 def _of_child(step: Step) -> dict[str, str]:
-    """Name what a step that is a run of its own depends on, besides what every step does."""
+    """Return the additional dependencies of a step that is a run or a sweep."""
     found: dict[str, str] = {}
     for kind, spec, keys in (("training", step.program, _OF_RUN), ("sweep", step.sweep, _OF_SWEEP)):
         if spec is not None:
@@ -151,7 +150,7 @@ def _hash(text: str) -> str:
 
 
 def _python(path: str) -> str:
-    """The Python that ``python`` means, and the hash of which packages it has; nothing where there is none."""
+    """Return the path of ``python`` and the hash of its installed packages; empty without a Python."""
     found = shutil.which("python", path=path) or shutil.which("python3", path=path)
     if found is None:
         return ""

@@ -1,7 +1,7 @@
-"""Looks for drift in a file, as a program of its own: ``python -m fairlead.control.pipelines.drift PARENT < REQUEST``.
+"""Detects drift in a file, as a separate program: ``python -m fairlead.control.pipelines.drift PARENT < REQUEST``.
 
-Files may be long and the libraries that compare them heavy, which a supervisor has neither time nor room for. It ends
-with that supervisor, the process PARENT.
+Files may be long and the libraries that compare them need much time and memory, so the supervisor does not load them.
+The program ends with the supervisor, the process PARENT.
 """
 
 import csv
@@ -25,20 +25,20 @@ from fairlead.runtime.places import is_url, open_place, translated
 from fairlead.runtime.processes import die_with_parent
 from fairlead.specs.pipeline import Detector, Drift
 
-# The package river, which brings scipy.
+# Extra with the package river, which requires scipy.
 EXTRA = "drift"
-# A distribution is told by this many rows at least.
+# Minimum rows for a distribution to be compared.
 FEWEST_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The things to look at.
+    """A request to check for drift.
 
     Attributes:
-        data, reference: Paths, or URLs of objects.
-        begin: Where in ``data`` rows count from, in bytes; None for from its end, so that none does yet.
-        fresh: The mean loss of a fresh model as known before these rows; None for not at all.
+        data, reference: Paths or URLs of objects.
+        begin: Byte offset in ``data`` of the first row that counts; None for its end, so that no row counts yet.
+        fresh: Mean loss of a fresh model as known before these rows; None if unknown.
         is_new: Whether the model is new since ``begin``.
     """
 
@@ -56,14 +56,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of a look.
+    """The result of a check.
 
     Attributes:
         is_due: Whether to train.
-        said: The reason for that, or for not.
-        begin: Where rows count from, in bytes: 0 again where the file was begun anew.
-        fresh: The mean loss of a fresh model, as known now.
-        problem: The reason why nothing could be found; None where something was.
+        said: Reason of the decision.
+        begin: Byte offset of the first row that counts; 0 after the file was replaced by a shorter one.
+        fresh: Mean loss of a fresh model, as known now.
+        problem: Reason why the check failed; None if it succeeded.
     """
 
     is_due: bool = False
@@ -74,7 +74,7 @@ class Finding:
 
 
 def request_of(drift: Drift, base: Path, **state: Any) -> Request:
-    """Return what to look at for a spec whose paths are relative to ``base``."""
+    """Return the request for a spec whose paths are relative to ``base``."""
     return Request(
         data=place_of(drift.data, base),
         reference=None if drift.reference is None else place_of(drift.reference, base),
@@ -93,10 +93,10 @@ def place_of(data: str, base: Path) -> str:
 
 
 def check(name: str, drift: Drift, base: Path) -> None:
-    """Refuse a drift that could never be looked for here.
+    """Refuse a spec whose drift cannot be detected here.
 
     Raises:
-        Conflict: A file or a package is missing, or the column is.
+        Conflict: A file, a package or the column is missing.
     """
     if (problem := package_problem(drift)) is not None:
         raise Conflict(f"{name}: {problem}")
@@ -110,7 +110,7 @@ def check(name: str, drift: Drift, base: Path) -> None:
 
 
 def package_problem(drift: Drift) -> str | None:
-    """Tell what a look needs and this Python does not have; None for nothing."""
+    """Return which required package this Python lacks, as a sentence; None if it lacks none."""
     if not (drift.detector or drift.reference) or importlib.util.find_spec("river") is not None:
         return None
     return (
@@ -120,7 +120,7 @@ def package_problem(drift: Drift) -> str | None:
 
 
 def look(request: Request) -> Finding:
-    """Look for drift in what the files hold now."""
+    """Check the current content of the files for drift."""
     try:
         return _compared(request) if request.reference is not None else _judged(request)
     except OSError as error:
@@ -130,7 +130,7 @@ def look(request: Request) -> Finding:
 
 
 def _judged(request: Request) -> Finding:
-    """Judge a stream of losses."""
+    """Decide by a stream of losses."""
     assert request.column is not None, "a rule of the spec"
     rows = Rows(request.data, request.begin)
     losses = list(rows.numbers(request.column))
@@ -152,7 +152,7 @@ def _judged(request: Request) -> Finding:
 
 
 def first_drift(detector: Detector, losses: Sequence[float]) -> int | None:
-    """The number of the prediction at which a detector finds that losses have grown, from 1; None for nowhere."""
+    """Return the number, from 1, of the prediction at which a detector finds larger losses; None without drift."""
     from river import drift
 
     if detector is Detector.HDDM_A:
@@ -168,7 +168,7 @@ def first_drift(detector: Detector, losses: Sequence[float]) -> int | None:
     for number, loss in enumerate(losses, 1):
         before = found.estimation if isinstance(found, drift.ADWIN) else -math.inf
         found.update(loss)  # type: ignore[no-untyped-call]
-        # ADWIN also finds that losses have fallen, which is no reason to train.
+        # ADWIN also detects a decrease of losses, which is no reason to train.
         if found.drift_detected and (not isinstance(found, drift.ADWIN) or found.estimation > before):
             return number
     return None
@@ -186,7 +186,7 @@ def _compared(request: Request) -> Finding:
     if not shared:
         raise ValueError(f"{request.data} and {request.reference} have no column in common")
     num_rows = {name: min(len(old[name]), len(new[name])) for name in shared}
-    # A column that hardly any row has says nothing of the others.
+    # A column with too few values is skipped.
     tested = [name for name in shared if num_rows[name] >= FEWEST_ROWS]
     if not tested:
         said = f"{max(num_rows.values())} rows are there, of {FEWEST_ROWS} that a comparison takes"
@@ -202,7 +202,7 @@ def _compared(request: Request) -> Finding:
 
 
 def _chance(old: Sequence[str], new: Sequence[str]) -> float:
-    """The probability of a difference as large between two samples of one distribution."""
+    """Return the p-value: the probability of such a difference between two samples of one distribution."""
     from scipy import stats
 
     try:
@@ -218,7 +218,7 @@ def _chance(old: Sequence[str], new: Sequence[str]) -> float:
 
 
 def _columns(rows: "Rows") -> dict[str, list[str]]:
-    """The values of each column; those that are missing, which some programs write as NaN, are left out."""
+    """Return the values of each column without missing ones, which some programs write as NaN."""
     found: dict[str, list[str]] = {name: [] for name in rows.names if name}
     for row in rows:
         for name, text in row.items():
@@ -228,11 +228,11 @@ def _columns(rows: "Rows") -> dict[str, list[str]]:
 
 
 class Rows:
-    """Rows of a file of CSV with a header, or of JSON objects, one a line; a last line that has no end is left out.
+    """Rows of a CSV file with a header, or of JSON lines; an incomplete last line is skipped.
 
     Attributes:
-        begin: Where the rows begin, in bytes: 0 where the file is shorter than what was asked for.
-        names: The columns of the header; empty where each row has its own.
+        begin: Byte offset of the rows; 0 if the file is shorter than the requested offset.
+        names: Columns of the header; empty for JSON lines.
     """
 
     def __init__(self, place: str, begin: int | None) -> None:
@@ -257,7 +257,7 @@ class Rows:
             rows = csv.DictReader(io.StringIO(self._text, newline=""), self.names, restval="")
             yield from ({name: text for name, text in row.items() if name and text} for row in rows)
             return
-        # Not by `splitlines`: texts within a row may hold what that takes for an end, such as U+2028.
+        # Not by `splitlines`, which also splits at characters that strings may contain, such as U+2028.
         for number, line in enumerate(self._text.split("\n"), 1):
             try:
                 row = json.loads(line) if line.strip() else {}
@@ -268,10 +268,10 @@ class Rows:
             yield {name: _text(value) for name, value in row.items()}
 
     def numbers(self, column: str) -> Iterator[float]:
-        """The values of a column; rows without one are left out.
+        """Yield the values of a column; rows without one are skipped.
 
         Raises:
-            ValueError: There is no such column, or a value is no finite number.
+            ValueError: The column does not exist, or a value is not a finite number.
         """
         if not self._is_json and column not in self.names:
             raise ValueError(f"{self.place} has no column {column!r}; columns: {', '.join(self.names) or 'none'}")
@@ -290,11 +290,11 @@ class Rows:
 
 
 def _opened(place: str) -> BinaryIO:
-    """Open a file, or an object of a store, to be read.
+    """Open a file or an object of a store for reading.
 
     Raises:
-        OSError: There is none.
-        RuntimeFault: The store cannot be reached, or needs a package that is not there.
+        OSError: It does not exist.
+        RuntimeFault: The store cannot be reached, or needs a package that is not installed.
     """
     if not is_url(place):
         return open(place, "rb")

@@ -1,7 +1,7 @@
-"""Looks for drift in a pod that a pipeline has for it on a cluster, and reports what it finds.
+"""Detects drift in a pod that a pipeline has for this on a cluster, and reports its findings.
 
-The operator says in a file from which training rows count and what was known then, and keeps what is reported: whoever
-comes after a pod that was lost goes on from there.
+The operator writes to a file from which training rows count and the state of knowledge then, and stores the reports:
+the successor of a lost pod continues from there.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from fairlead.specs.pipeline import Drift
 
 
 class DriftWatch:
-    """Looks whenever it is asked to, and reports what is new.
+    """Checks for drift on request, and reports new findings.
 
     Args:
-        base: The directory that paths are relative to.
-        told: The file in which the operator tells of the last training.
+        base: Base of relative paths.
+        told: File to which the operator writes the state of the last training.
     """
 
     def __init__(self, drift: Drift, base: Path, told: Path, reporter: Reporter) -> None:
@@ -37,10 +37,10 @@ class DriftWatch:
         self._problem: str | None = None
 
     def look(self) -> None:
-        """Look at the rows since the last training, where any of the files has changed since the last look."""
+        """Check the rows since the last training if any of the files has changed since the last check."""
         cycle = self._cycle()
         if cycle is None:
-            return  # the operator has not told yet
+            return  # the operator has not written the file yet
         if cycle["run"] != self._run:
             self._run, self._begin, self._looked = cycle["run"], cycle["begin"], ""
         try:
@@ -76,7 +76,7 @@ class DriftWatch:
         if found.problem is not None and found.problem != self._problem:
             print(f"fairlead: drift cannot be looked for: {found.problem}", flush=True)
         self._problem = found.problem
-        # Where nothing was found, what was known before still is.
+        # After a failed check the earlier state of knowledge stays.
         known = {"begin": self._begin, "fresh": cycle["fresh"] if found.problem is not None else found.fresh}
         said = found.said if found.problem is None else f"it cannot be looked for: {found.problem}"
         self._reporter.fact(drift={"run": cycle["run"], "looked": looked, "due": found.is_due, "said": said, **known})

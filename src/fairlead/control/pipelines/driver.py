@@ -1,8 +1,8 @@
-"""The program of a pipeline's run: ``python -m fairlead.control.pipelines.driver SPEC STORE``.
+"""Runs a pipeline, as the program of its run: ``python -m fairlead.control.pipelines.driver SPEC STORE``.
 
-It may be killed at any instant: the next one reads the journal and goes on. A task whose success is recorded never
-runs again in that run; a command that was cut short runs anew, with an empty place for its outputs. A task that is a
-run of its own goes on by itself meanwhile, and is found again by its name.
+The driver may be killed at any instant: the next one reads the journal and continues. A task whose success is recorded
+never runs again in that run; an interrupted command runs again, with an empty directory for its outputs. A task that is
+a run of its own continues meanwhile, and the next driver finds it by its name.
 """
 
 import contextlib
@@ -57,29 +57,29 @@ PARALLEL = 4
 FIRST_BACKOFF_S = 0.5
 MOST_BACKOFF_S = 60.0
 TELL_EVERY_S = 0.2
-# How often children are looked at; one look at the database costs microseconds, and news of pods comes by the second.
+# Poll interval of children; a query of the database takes microseconds, and updates in pods arrive once a second.
 LOOK_S, LOOK_IN_POD_S = 0.05, 0.2
 SUBMIT_AGAIN_S = 0.5
 HANDED = "handed.json"
 STOPPED = 143
-# A driver's own, which mean another rank or another place to whatever a step starts.
+# Variables of the driver itself, which would give programs of steps a wrong rank or place.
 _OWN = ("FAIRLEAD_POD_DIR", "FAIRLEAD_RUN_DIR", "FAIRLEAD_CHECKPOINT_TO", "FAIRLEAD_CHECKPOINT_FROM", PIPELINE_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The surroundings that a driver is given.
+    """The environment of a driver.
 
     Attributes:
-        workdir: Where the steps run.
-        files: The run's own directory, which outlives this process.
-        checkpoints: Where the run's checkpoints go; each task gets a place of its own below.
+        workdir: Working directory of the steps.
+        files: Directory of the run, which outlives this process.
+        checkpoints: Place of the run's checkpoints; each task gets a place of its own below.
         run: Uid of the run.
-        environ: What the steps inherit.
-        children: The pipeline's, where steps are runs of their own; None where none is.
-        is_in_pod: The driver is a pod: its output tells of each change, since nobody outside reads its journal.
-        send: Keeps each line of the journal elsewhere too; None where its file outlives the driver.
-        exchange: Hands on what runs that are steps read and write; None where they reach ``files``.
+        environ: Environment that the steps inherit.
+        children: Steps of the pipeline that are runs of their own; None without any.
+        is_in_pod: The driver is a pod: it prints each change, since its journal cannot be read from outside.
+        send: Copies each line of the journal elsewhere; None if its file outlives the driver.
+        exchange: Transfers inputs and outputs of steps that are runs; None if those can access ``files``.
     """
 
     workdir: Path
@@ -94,7 +94,7 @@ class Surroundings:
 
 
 class Driver:
-    """One pipeline, from where its journal says to its end."""
+    """Runs one pipeline from the state in its journal to its end."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Driver:
         self._programs = Programs(is_alone=len(pipeline.steps) == 1)
         self._ready: deque[Task] = deque()
         self._delayed: list[tuple[float, Task]] = []
-        # Tasks that are runs of their own: to be submitted, and those that were.
+        # Tasks that are runs of their own: still to submit, and submitted.
         self._to_submit: deque[Task] = deque()
         self._followed: dict[str, Task] = {}
         self._told_waiting: set[str] = set()
@@ -134,7 +134,7 @@ class Driver:
                 self._needed_by[need].append(name)
 
     def run(self) -> int:
-        """Run what is left to do; the exit code."""
+        """Run the remaining tasks and return the exit code."""
         try:
             with self._programs.listening(self._stop):
                 self._take_up()
@@ -142,7 +142,7 @@ class Driver:
                     self._look_after_children()
                     self._start_ready()
                     if self._stopping:
-                        self._stop()  # also the one that was just being started when the notice came
+                        self._stop()  # also a program that was being started when the stop notice came
                     for program, code in self._programs.wait(self._wait_s()):
                         self._ended(program, code)
             if self._stopping:
@@ -165,17 +165,17 @@ class Driver:
         return bool(waiting or self._followed or self._programs.num_running)
 
     def _take_up(self) -> None:
-        """Go on where the last driver was cut short; after one that came to its end, try again what failed."""
+        """Continue where the last driver was interrupted; if that driver finished, retry failed and skipped tasks."""
         anew = (TaskPhase.FAILED, TaskPhase.SKIPPED) if self._progress.is_over else ()
         for name in self._pipeline.in_order():
             tasks = self._progress.steps[name]
             for task in list(tasks):
-                # In a pod nothing is known of runs before they are asked for, which is what becomes of those that wait.
+                # In a pod, runs are unknown until requested; waiting tasks are requested in due course.
                 if task.phase is TaskPhase.RUNNING and self._find(task) is not None:
                     self._parts[task.name] = read_json(self._place(task) / HANDED) or {}
                     self._followed[task.name] = task
                 elif task.phase.is_final and task.phase not in anew:
-                    self._tell(task)  # the output of the driver before may be lost
+                    self._tell(task)  # the output of the previous driver may be lost
                 elif task.phase is TaskPhase.RUNNING or task.phase in anew:
                     failures = 0 if task.phase in anew else task.failures
                     self._progress.put(replace(task, phase=TaskPhase.WAITING, failures=failures, message=""))
@@ -184,7 +184,7 @@ class Driver:
                 self._consider(name)
 
     def _consider(self, first: str) -> None:
-        """Decide on a step, and on those that can be decided once it is over."""
+        """Decide on a step, and on those that become decidable when it ends."""
         pending = deque([first])
         while pending and not self._stopping:
             name = pending.popleft()
@@ -211,7 +211,7 @@ class Driver:
                 pending.extend(self._needed_by[name])
 
     def _prepare(self, name: str) -> None:
-        """Take the tasks of a step from the cache, or queue them; once, as a queued task waits until it is started."""
+        """Take the tasks of a step from the cache, or queue them; once each, since a queued task is still Waiting."""
         for task in list(self._progress.steps[name]):
             if task.phase is TaskPhase.WAITING and task.name not in self._parts:
                 self._take_or_queue(task)
@@ -233,7 +233,7 @@ class Driver:
             self._finish(replace(task, phase=TaskPhase.CACHED, outputs=outputs, values=values, message=decided.why))
 
     def _finish(self, task: Task) -> None:
-        """Record a task whose outputs are there, unless its gate is shut."""
+        """Record a task with its outputs; as failed if its gate is not met."""
         shut = gate_problem(self._pipeline.steps[task.step], task.values)
         self._record(task if shut is None else replace(task, phase=TaskPhase.FAILED, message=shut))
 
@@ -247,14 +247,14 @@ class Driver:
                 self._queue(task)
         self._delayed = [(at, task) for at, task in self._delayed if at > now]
         given = self._pipeline.parallel
-        # Runs of their own wait for their nodes in the cluster's queue, if nobody bounds them.
+        # Runs of their own wait in the cluster's queue, unless `parallel` limits them.
         while self._may_submit and not self._stopping:
             self._submit(self._to_submit.popleft())
         most = given or -(-(self._pipeline.resources.cpu_milli or 0) // 1000) or PARALLEL
         while self._ready and self._num_commands(given) < most and not self._stopping:
             task = self._ready.popleft()
             step = self._pipeline.steps[task.step]
-            # Recorded first: whoever finds it Running after a kill knows that it has to be run anew.
+            # Recorded first: a driver that finds it Running after a kill runs it again.
             self._record(replace(task, phase=TaskPhase.RUNNING))
             try:
                 self._programs.start(
@@ -263,7 +263,7 @@ class Driver:
                     workdir=self._around.workdir,
                     env=self._environment(task, self._make_room(task)),
                 )
-            except (OSError, ValueError) as error:  # an item may hold what no variable can
+            except (OSError, ValueError) as error:  # an item may contain characters that are invalid in variables
                 said = error.strerror if isinstance(error, OSError) else None
                 self._failed(task, f"it cannot be started: {said or error}")
                 self._consider_after(task.step)
@@ -280,7 +280,7 @@ class Driver:
         return self._programs.num_running + len(self._followed)
 
     def _num_commands(self, given: int | None) -> int:
-        """Tasks that count for what may run at the same time: those that share the pipeline's cores, unless given."""
+        """Count the tasks that use the limit: all if `parallel` is given, else those on the pipeline's cores."""
         return self._programs.num_running if given is None else self._num_running
 
     def _find(self, task: Task) -> StepRun | None:
@@ -290,7 +290,7 @@ class Driver:
         return children.find(task)
 
     def _submit(self, task: Task) -> None:
-        """Submit the run that a task is, or let it go on where it failed before."""
+        """Submit the run of a task, or resume it if it failed before."""
         children = self._around.children
         assert children is not None, "a pipeline with runs of their own has a parent"
         found = self._find(task)
@@ -306,7 +306,7 @@ class Driver:
                 why = children.submit(task, self._variables(task, room))
             else:
                 write_json(self._place(task) / HANDED, self._parts[task.name])
-                # One that is to run needs nobody to resume it, and one that succeeded has only to be collected.
+                # An active run needs no resume, and the outputs of a successful one only need to be collected.
                 why = children.resume(task) if found.has_failed else None
         except (OSError, BrokenRules) as error:
             self._failed(task, f"it cannot be submitted: {error}")
@@ -321,9 +321,9 @@ class Driver:
         self._delayed.append((time.monotonic() + SUBMIT_AGAIN_S, task))
 
     def _provide(self, task: Task) -> None:
-        """Put where the run of a task finds it what it is given, unless a driver before has done so.
+        """Provide the inputs of a task's run, unless a previous driver has done so.
 
-        It may be there already, and at work: what it has written stays.
+        The run may exist and be active already, so its outputs stay.
         """
         place = self._place(task)
         (place / "outputs").mkdir(parents=True, exist_ok=True)
@@ -340,7 +340,7 @@ class Driver:
             self._parts[task.name] = known
 
     def _given(self, task: Task) -> dict[str, str | dict[str, str]]:
-        """Return the hashes of what a task is given, by the names under which it finds them."""
+        """Return the hashes of a task's inputs, by their names in the task."""
         found: dict[str, str | dict[str, str]] = {}
         for need in self._pipeline.steps[task.step].needs:
             made = self._progress.steps[need]
@@ -353,7 +353,7 @@ class Driver:
         return found
 
     def _look_after_children(self) -> None:
-        """Settle the tasks whose runs are over."""
+        """Settle the tasks whose runs have ended."""
         children = self._around.children
         if not self._followed or children is None or self._stopping or not children.has_changed():
             return
@@ -362,7 +362,7 @@ class Driver:
             if not children.is_gone(task) if found is None else not found.is_over:
                 continue
             if not children.is_wanted:
-                return  # it was stopped with the pipeline, and so are we in a moment
+                return  # it was stopped with the pipeline, and this driver is about to be
             del self._followed[task.name]
             if found is None:
                 self._run_failed(task, "its run was deleted")
@@ -375,7 +375,7 @@ class Driver:
             self._consider_after(task.step)
 
     def _run_failed(self, task: Task, message: str) -> None:
-        """Record that the run of a task failed; what the next one is given is found anew."""
+        """Record that the run of a task failed; the inputs of a retry are determined again."""
         if self._around.is_in_pod:
             for name in (HANDED, COLLECTED):
                 (self._place(task) / name).unlink(missing_ok=True)
@@ -384,7 +384,7 @@ class Driver:
         self._failed(task, message)
 
     def _collect_child(self, task: Task, found: StepRun) -> None:
-        """Keep the outputs of a run that succeeded."""
+        """Store the outputs of a successful run."""
         children = self._around.children
         assert children is not None
         step, room = self._pipeline.steps[task.step], self._place(task) / "outputs"
@@ -401,7 +401,7 @@ class Driver:
         self._keep_result(task, outputs, values, found.took_s)
 
     def _make_room(self, task: Task) -> Path:
-        """An empty directory for the outputs of a task."""
+        """Create an empty directory for the outputs of a task."""
         room = self._place(task) / "outputs"
         if room.exists():
             shutil.rmtree(room)
@@ -423,14 +423,13 @@ class Driver:
         return env | self._variables(task, room)
 
     def _variables(self, task: Task, room: Path) -> dict[str, str]:
-        """Return the variables by which a step finds itself and what it needs, whatever carries it out."""
+        """Return the variables with a step's identity, inputs and outputs, for any kind of step."""
         return variables_of(
             self._pipeline, task, str(room), lambda need, output: str(self._handed_path(task, need, output))
         )
 
     def _handed_path(self, task: Task, need: str, output: str) -> Path:
-        """Return where a task finds an output of another; of a step that is fanned out, a directory of links by
-        number."""
+        """Return the path of another task's output; for a step with fan-out, a directory of links by index."""
         made = self._progress.steps[need]
         if made[0].index is None:
             return self._artefacts.path(made[0].outputs[output])
@@ -447,7 +446,7 @@ class Driver:
                 (links / str(each.index)).symlink_to(self._artefacts.path(each.outputs[output]))
 
     def _linked(self, task: Task, need: str, output: str) -> None:
-        """Link an output of another to where the run of a task looks for it; what a driver before has linked stays."""
+        """Link another task's output to where the run of a task reads it; links of a previous driver stay."""
         place, made = self._place(task) / "inputs" / input_name(need, output), self._progress.steps[need]
         if os.path.lexists(place):
             return
@@ -456,7 +455,7 @@ class Driver:
             place.symlink_to(self._artefacts.path(made[0].outputs[output]))
             return
         whole = place.with_name(f".{place.name}")
-        shutil.rmtree(whole, ignore_errors=True)  # half of it, by a driver that was killed
+        shutil.rmtree(whole, ignore_errors=True)  # partial links of a killed driver
         self._make_links(whole, made, output)
         whole.rename(place)
 
@@ -477,7 +476,7 @@ class Driver:
         self._consider_after(task.step)
 
     def _collect(self, task: Task, took_s: float) -> None:
-        """Keep the outputs of a program that succeeded."""
+        """Store the outputs of a successful program."""
         step, room = self._pipeline.steps[task.step], self._place(task) / "outputs"
         missing = [name for name in step.outputs if not os.path.lexists(room / name)]
         if missing:
@@ -492,7 +491,7 @@ class Driver:
         self._keep_result(task, outputs, {name: value for name, value in values.items() if value is not None}, took_s)
 
     def _keep_result(self, task: Task, outputs: dict[str, str], values: dict[str, Any], took_s: float) -> None:
-        """Record what a task returned, for this run and for later ones."""
+        """Record the result of a task, for this run and later ones."""
         parts, room = self._parts[task.name], self._place(task) / "outputs"
         now = self._clock()
         done = replace(task, phase=TaskPhase.SUCCEEDED, outputs=outputs, values=values)
@@ -503,7 +502,7 @@ class Driver:
             Result(parts=parts, outputs=outputs, values=values, at=now, took_s=took_s, run=self._around.run),
         )
         self._finish(done)
-        with contextlib.suppress(OSError):  # whatever it left there that is no output; the next try empties it
+        with contextlib.suppress(OSError):  # undeclared files; a retry would empty the directory too
             shutil.rmtree(room)
 
     def _failed(self, task: Task, message: str) -> None:
@@ -527,7 +526,7 @@ class Driver:
                 self._consider(name)
 
     def _record(self, task: Task) -> None:
-        """Keep a task as it is now, and tell of it."""
+        """Record the current state of a task, and report it."""
         self._journal.task(task, self._clock())
         self._progress.put(task)
         event = "StepStarted" if task.phase is TaskPhase.RUNNING else f"Step{task.phase.value}"
@@ -539,12 +538,12 @@ class Driver:
             self._tell_progress()
 
     def _tell(self, task: Task) -> None:
-        """Tell of a task as it is now to those who read the output of a pod."""
+        """Print the state of a task for readers of a pod's output."""
         if self._around.is_in_pod:
             print(told(task), flush=True)
 
     def _tell_progress(self) -> None:
-        """Report finished tasks as steps; not each of many that are taken from the cache at once."""
+        """Report finished tasks as progress, rate-limited, since many may come from the cache at once."""
         now = time.monotonic()
         if now < self._tell_at:
             return
@@ -574,7 +573,7 @@ class Driver:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the pipeline of a kept spec with artefacts in a directory."""
+    """Run the pipeline of a stored spec with artefacts in a directory."""
     spec, store = arguments
     pipeline = from_json(Path(spec).read_text())
     assert isinstance(pipeline, Pipeline)
@@ -588,7 +587,7 @@ def main(arguments: list[str]) -> int:
         environ=dict(os.environ),
     )
     if pipeline.has_children:
-        # Here and not above: what follows runs loads more than a short pipeline takes.
+        # Here and not above: these imports take longer than a short pipeline.
         from fairlead.cluster.local.cluster import LocalCluster
         from fairlead.control.pipelines.children import Children
 
@@ -599,12 +598,12 @@ def main(arguments: list[str]) -> int:
             return 2
         around = replace(around, run=parent, children=Children(cluster, parent))
     reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
-    from fairlead.control.pipelines.results import Results  # not above: pods have no such database
+    from fairlead.control.pipelines.results import Results  # here and not above: pods do not use this database
 
     return Driver(pipeline, Artefacts(Path(store)), Results(Path(store) / "results.db"), around, reporter).run()
 
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    gc.freeze()  # the process ends: nothing is to be looked through for garbage once more
+    gc.freeze()  # the process ends: skip a last garbage collection
     sys.exit(code)

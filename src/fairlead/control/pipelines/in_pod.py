@@ -1,7 +1,7 @@
-"""The driver as the program of a pod: the pipeline comes in a variable, and all that is kept lies where checkpoints go.
+"""Runs the driver as the program of a pod: the pipeline comes in a variable, and all state is in the checkpoint place.
 
-There are the journal, below the run's own name, and what steps returned, for all runs that have that place in common.
-Each line of the journal and each output is on the disk before anything follows from it, as a pod may go with its node.
+It has the journal, below the run's own name, and the outputs of steps, for all runs that share the place. Each line of
+the journal and each output is durable before the driver acts on it, since a pod may be lost with its node.
 """
 
 import fcntl
@@ -68,7 +68,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
 def _on_volume(
     pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter, children: PodChildren | None
 ) -> int:
-    """Run a pipeline whose place is a directory, in which its steps read and write too."""
+    """Run a pipeline whose place is a directory, where its steps read and write too."""
     files = Path(place.removeprefix("file://"))
     store = files.parent / FOLDER
     around = _surroundings(files, str(files / "checkpoints"), environ, children)
@@ -78,9 +78,9 @@ def _on_volume(
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other driver of the run lives, as one may whose node is cut off from the cluster but not from here.
+    """Wait until no other driver of the run is alive, such as one on a node that only the volume can still reach.
 
-    A file system without locks is gone on with, and told of.
+    On a file system without locks, print a warning and continue.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -105,7 +105,7 @@ def _alone(path: Path) -> Iterator[None]:
 def _in_store(
     pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter, children: PodChildren | None
 ) -> int:
-    """Run a pipeline whose place is an object store; its steps read and write on the pod's own disk."""
+    """Run a pipeline whose place is an object store; its steps read and write on the pod's disk."""
     files = Path(environ["FAIRLEAD_RUN_DIR"])
     around = _surroundings(files, f"{place}/checkpoints", environ, children)
     shared = ObjectDocuments(f"{place.rpartition('/')[0]}/{FOLDER}")

@@ -1,6 +1,6 @@
-"""Records how far a pipeline's run is: one line for each change of a task, appended before anything follows from it.
+"""Records the progress of a pipeline's run: one line per change of a task, appended before the driver acts on it.
 
-Whatever is killed, the next driver reads it and goes on. Half a line at the end was never acted on and is dropped.
+After a kill the next driver reads it and continues. An incomplete last line was never acted on and is dropped.
 """
 
 import json
@@ -21,8 +21,8 @@ class Progress:
     """The tasks of each step.
 
     Attributes:
-        is_over: The last driver came to an end, good or bad.
-        times: When each task began and ended last, in Unix seconds.
+        is_over: The last driver finished, with success or failure.
+        times: Last start and end of each task, in Unix seconds.
     """
 
     steps: dict[str, list[Task]]
@@ -39,8 +39,8 @@ class Journal:
     """The journal of one run, written by one driver at a time.
 
     Args:
-        is_synced: Each line is on the disk before anything follows from it.
-        send: Keeps each line elsewhere too, before anything follows from it; None for nowhere.
+        is_synced: Sync each line to disk before returning.
+        send: Copies each line elsewhere before returning; None for no copy.
     """
 
     def __init__(self, path: Path, *, is_synced: bool = False, send: Callable[[bytes], None] | None = None) -> None:
@@ -60,7 +60,7 @@ class Journal:
         self._write({"expand": step, "items": items})
 
     def task(self, task: Task, at: float) -> None:
-        """Record a task as it is now."""
+        """Record the current state of a task."""
         self._write({"task": asdict(task), "at": at})
 
     def over(self) -> None:
@@ -79,7 +79,7 @@ class Journal:
 
 
 def read(path: Path, pipeline: Pipeline) -> Progress:
-    """The progress that a journal tells; of none, that everything waits."""
+    """Read the progress from a journal; without one, every task is waiting."""
     progress = Progress(steps={name: [Task(step=name)] for name in pipeline.steps})
     for record in _records(path):
         progress.is_over = bool(record.get("over"))

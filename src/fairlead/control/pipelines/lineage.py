@@ -1,4 +1,4 @@
-"""From an artefact back to the code, the data and the runs that it came from."""
+"""Traces an artefact back to the code, the data and the runs from which it was made."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from fairlead.errors import Conflict, NotFound
 from fairlead.frozen import dataclass
 
 LEAST_DIGITS = 6
-# What a task depends on that is told in words; every other part is the hash of an output of another.
+# Dependencies of a task that are not outputs of other tasks; all others are hashes of such outputs.
 _OWN = ("step", "command", "outputs", "item", "python", CODE)
 _OWN_PREFIXES = ("variable ", "input ")
 
@@ -22,10 +22,10 @@ class Lineage:
     """An artefact, the task that made it, and the artefacts that the task read.
 
     Attributes:
-        name: How the reader calls it, such as ``prepare.data``; the output's own name for the first.
-        origin: None where no result tells of it any more.
-        code: The hash of each file of the task's code.
-        inputs: The hash of each file or directory that the task read from elsewhere.
+        name: Name in the reading task, such as ``prepare.data``; for the first, the name of the output.
+        origin: Task that made it; None if no result of it is stored any more.
+        code: Hash of each file of the task's code.
+        inputs: Hash of each file or directory that the task read from elsewhere.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Lineage:
     read: "tuple[Lineage, ...]"
 
     def told(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the lineage as plain data."""
         origin = self.origin
         made = None
         if origin is not None:
@@ -64,11 +64,11 @@ class Lineage:
 
 
 def find(cluster: LocalCluster, what: str) -> str:
-    """The hash of an artefact that is named by ``RUN/STEP.OUTPUT``, its path, or its hash or the beginning of one.
+    """Return the hash of an artefact named by ``RUN/STEP.OUTPUT``, its path, or a prefix of its hash.
 
     Raises:
-        NotFound: There is no such artefact.
-        Conflict: Several begin so.
+        NotFound: The artefact does not exist.
+        Conflict: The prefix is ambiguous.
     """
     name, slash, output = what.rpartition("/")
     if slash and "." in output and not Path(what).exists():
@@ -88,7 +88,7 @@ def find(cluster: LocalCluster, what: str) -> str:
 
 
 def lineage_of(cluster: LocalCluster, digest: str) -> Lineage:
-    """Follow an artefact back to where it came from."""
+    """Return the lineage of an artefact."""
     results = Results(store_of(cluster.home) / "results.db")
     try:
         return _follow(results, digest, None, None, {})
@@ -100,10 +100,10 @@ _Known = dict[tuple[str, str | None, float | None], Lineage]
 
 
 def _follow(results: Results, digest: str, name: str | None, before: float | None, known: _Known) -> Lineage:
-    """Follow what was there before a time: several tasks may have made the same content, its reader among them.
+    """Trace content made before a time: several tasks may have made the same content, its reader among them.
 
     Args:
-        known: What was followed already: many tasks may have read the same.
+        known: Cache of traced artefacts, since many tasks may have read the same.
     """
     found = known.get((digest, name, before))
     if found is None:

@@ -1,7 +1,7 @@
-"""An object store as the place of a pipeline: documents, outputs as archives, and a journal of one object a line.
+"""Uses an object store as a pipeline's place: documents, outputs as archives, and a journal of one object per line.
 
-Nothing is moved or appended there; an object is there whole or not at all. What the programs of steps read and write
-lies on the pod's own disk.
+Objects are never moved or appended to; each is complete or absent. The programs of steps read and write on the pod's
+disk.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ NUMBER_DIGITS = 9
 
 
 class ObjectDocuments:
-    """Small texts by name.
+    """Small texts in an object store, by name.
 
     Raises:
         MissingExtra: fsspec, or its file system for this scheme, is not installed.
-        Misuse: fsspec knows no such scheme.
-        StoreUnavailable: The store cannot be reached, or refuses; from every method.
+        Misuse: fsspec does not know the scheme.
+        StoreUnavailable: The store cannot be reached, or refuses the request; from every method.
     """
 
     def __init__(self, place: str) -> None:
@@ -39,7 +39,7 @@ class ObjectDocuments:
         self.system, self.root = open_place(self.place, what="outputs of steps")
 
     def read(self, name: str) -> str | None:
-        """Return a text; None where there is none of that name."""
+        """Return a text; None if the name does not exist."""
         try:
             data: bytes = translated(
                 partial(self.system.cat_file, f"{self.root}/{name}"), f"{self.place}/{name} cannot be read"
@@ -49,12 +49,12 @@ class ObjectDocuments:
         return data.decode("utf-8", "surrogatepass")
 
     def write(self, name: str, text: str) -> None:
-        """Keep a text under a name."""
+        """Store a text under a name."""
         data = text.encode("utf-8", "surrogatepass")
         self._put(lambda goal: self.system.pipe_file(goal, data), name)
 
     def has(self, name: str) -> bool:
-        """Return whether there is anything of that name."""
+        """Return whether the name exists."""
         self.system.invalidate_cache()
         return bool(self._do(partial(self.system.exists, f"{self.root}/{name}"), f"{self.place} cannot be read"))
 
@@ -68,32 +68,32 @@ class ObjectDocuments:
         return sorted(str(each).rpartition("/")[2] for each in found)
 
     def remove(self, name: str) -> None:
-        """Remove what has a name, if there is any."""
+        """Remove an object, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._do(partial(self.system.rm_file, f"{self.root}/{name}"), f"{self.place}/{name} cannot be removed")
 
     def send(self, path: Path, name: str) -> None:
-        """Keep a file of this machine under a name."""
+        """Upload a local file under a name."""
         self._put(lambda goal: upload(self.system, path, goal), name)
 
     def fetch(self, name: str, path: Path) -> None:
-        """Copy what has a name to a file of this machine.
+        """Download an object to a local file.
 
         Raises:
-            FileNotFoundError: There is nothing of that name.
+            FileNotFoundError: The name does not exist.
         """
         call = partial(self.system.get_file, f"{self.root}/{name}", str(path))
         self._do(call, f"{self.place}/{name} cannot be read")
 
     def _put(self, write: Callable[[str], object], name: str) -> None:
-        """Have something written under a name, whole or not at all, whenever this process is killed."""
+        """Write an object atomically, even if this process is killed."""
         goal = f"{self.root}/{name}"
 
         def put() -> None:
             if not _is_of_files(self.system):
                 write(goal)
                 return
-            # In no folder that is listed; what a process that was killed leaves there is never looked at.
+            # In a folder that is never listed, so that leftovers of a killed process are never read.
             aside = f"{self.root}/{PARTIAL}/{os.urandom(8).hex()}"
             write(aside)
             self.system.mv(aside, goal)
@@ -105,16 +105,16 @@ class ObjectDocuments:
 
 
 def _is_of_files(system: Any) -> bool:
-    """Return whether a file system has an object from the first byte on instead of from the last."""
+    """Return whether an object becomes visible in a file system with its first byte instead of its last."""
     protocol = system.protocol
     return "local" in ((protocol,) if isinstance(protocol, str) else protocol)
 
 
 class ObjectArtefacts(Artefacts):
-    """The outputs of steps in an object store, each an archive by the hash of its content, and copies of them here.
+    """Outputs of steps in an object store, each an archive named by the hash of its content, with a local cache.
 
     Args:
-        root: Of the copies.
+        root: Directory of the local copies.
     """
 
     def __init__(self, root: Path, documents: ObjectDocuments) -> None:
@@ -122,15 +122,15 @@ class ObjectArtefacts(Artefacts):
         self._documents = documents
 
     def has(self, digest: str) -> bool:
-        """Return whether the content of that hash is there."""
+        """Return whether the content of a hash exists."""
         return super().has(digest) or self._documents.has(archive_of(digest))
 
     def keep(self, source: Path) -> str:
-        """Send a file or directory to the store; its hash.
+        """Upload a file or directory to the store and return its hash.
 
         Raises:
             OSError: It cannot be read or moved.
-            StoreUnavailable: The store does not take it.
+            StoreUnavailable: The store does not accept it.
         """
         digest = super().keep(source)
         if not self._documents.has(archive_of(digest)):
@@ -141,10 +141,10 @@ class ObjectArtefacts(Artefacts):
         return digest
 
     def path(self, digest: str) -> Path:
-        """Return the path of the content of that hash, which is fetched where it is not here yet.
+        """Return the local path of the content of a hash, after downloading it if necessary.
 
         Raises:
-            StoreUnavailable: It cannot be fetched, or is not what was kept.
+            StoreUnavailable: It cannot be downloaded, or its content does not match the hash.
         """
         path = super().path(digest)
         if not os.path.lexists(path):
@@ -171,31 +171,31 @@ class ObjectArtefacts(Artefacts):
 
 
 class ObjectJournal:
-    """The lines of a journal, each an object of its own, numbered as they came."""
+    """The lines of a journal as numbered objects, one per line."""
 
     def __init__(self, documents: ObjectDocuments) -> None:
         self._documents = documents
         self._next = 0
 
     def restore(self, path: Path) -> None:
-        """Write the lines that are there to a file of this machine."""
+        """Write the stored lines to a local file."""
         names = self._documents.names(JOURNAL)
         texts = [self._documents.read(f"{JOURNAL}/{name}") or "" for name in names]
         path.write_bytes("".join(texts).encode())
         self._next = max((int(name) for name in names), default=-1) + 1
 
     def send(self, line: bytes) -> None:
-        """Keep one more line."""
+        """Append a line."""
         self._documents.write(f"{JOURNAL}/{self._next:0{NUMBER_DIGITS}}", line.decode())
         self._next += 1
 
 
 class StoreExchange:
-    """Hands to runs that are steps what they are given and takes what they return, by an object store.
+    """Transfers inputs and outputs of steps that are runs through an object store.
 
     Args:
-        documents: Of the pipeline's own run.
-        artefacts: The URL of what steps have returned.
+        documents: Documents of the pipeline's own run.
+        artefacts: URL of the stored outputs of steps.
     """
 
     def __init__(self, documents: ObjectDocuments, artefacts: str) -> None:
@@ -203,12 +203,12 @@ class StoreExchange:
         self._artefacts = artefacts
 
     def give(self, task: str, inputs: Mapping[str, str | Mapping[str, str]], parts: dict[str, str]) -> dict[str, str]:
-        """Keep what the run of a task is given, unless a driver before has; what that follows from.
+        """Store the inputs of a task's run, unless a previous driver has; return the dependencies they follow from.
 
         Args:
-            task: By the name of its place.
-            inputs: Hashes of outputs of other steps, by the names under which it finds them.
-            parts: What makes it run, as it is now.
+            task: Name of the task's place.
+            inputs: Hashes of outputs of other steps, by their names in the task.
+            parts: Current dependencies of the task.
         """
         name = f"steps/{task}/{GIVEN}"
         before = self._documents.read(name)
@@ -220,9 +220,9 @@ class StoreExchange:
         return parts
 
     def take_back(self, task: str) -> None:
-        """Forget what made the run of a task run, and what some of its pods have returned, as it failed.
+        """Delete the dependencies of a failed run of a task, and the outputs of its pods.
 
-        What it is given stays: it may be resumed, and begin before a driver does.
+        Its inputs stay, since it may be resumed, and start before a driver does.
         """
         for each in self._documents.names(f"steps/{task}/{RETURNED}"):
             self._documents.remove(f"steps/{task}/{RETURNED}/{each}")
@@ -232,11 +232,11 @@ class StoreExchange:
             self._documents.write(name, json.dumps({**json.loads(before), "parts": None}))
 
     def take(self, task: str, room: Path) -> None:
-        """Put what the pods of a run have returned into a directory; of one name what the first of them has.
+        """Download the outputs of a run's pods into a directory; for equal names, that of the first pod.
 
         Raises:
-            StoreUnavailable: It cannot be fetched.
-            OSError: It cannot be kept here.
+            StoreUnavailable: They cannot be downloaded.
+            OSError: They cannot be written here.
         """
         shutil.rmtree(room, ignore_errors=True)
         room.mkdir(parents=True)

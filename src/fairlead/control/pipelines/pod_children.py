@@ -1,8 +1,8 @@
-"""Runs and sweeps that are steps of a pipeline whose driver is a pod.
+"""Requests runs and sweeps that are steps of a pipeline whose driver is a pod.
 
-The driver has no way to the API server. It says in its reports which of them are to be there, which the operator reads
-and submits, and reads what became of them in a file that kubelet keeps, of an annotation of its pod that the operator
-writes. Both say all there is at that moment, so that whoever is killed is followed by another that reads the same.
+The driver has no access to the API server. Its reports list the desired runs, which the operator reads and submits.
+The operator writes their states to an annotation of the driver's pod, which kubelet mirrors to a file for the driver.
+Both messages carry the full state, so that the successor of a killed process reads the same.
 """
 
 import json
@@ -22,7 +22,7 @@ from fairlead.runtime.checkpoint.store import step_name
 from fairlead.runtime.progress import Reporter
 from fairlead.specs.pipeline import CHECKPOINT, Step, child_name
 
-# A report is one line of at most 8 KiB, and tells more than this.
+# A report is one line of at most 8 KiB, and has other fields too.
 MOST_ASKED = 100
 MOST_BYTES = 6_000
 MOST_ITEM_BYTES = 4_000
@@ -32,8 +32,8 @@ class PodChildren:
     """The runs and sweeps of the pipeline of this pod.
 
     Args:
-        told: The file in which the operator tells of them.
-        reporter: By which it is told which are to be there.
+        told: File with the states of the runs, from the operator.
+        reporter: Reports the desired runs.
     """
 
     def __init__(self, told: Path, reporter: Reporter) -> None:
@@ -49,11 +49,11 @@ class PodChildren:
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether the pipeline is to go on; where it is not, its runs end for that reason."""
+        """Return whether the pipeline is to continue; if not, its runs end for that reason."""
         return bool(self._told.get("wanted", True))
 
     def has_changed(self) -> bool:
-        """Return whether anything was told since this was asked last."""
+        """Return whether the file has changed since the last call."""
         try:
             status = self._place.stat()
             stamp = status.st_ino, status.st_mtime_ns
@@ -71,7 +71,7 @@ class PodChildren:
         return True
 
     def has_room(self, task: Task) -> bool:
-        """Return whether the run of one more task can be asked for."""
+        """Return whether the run of one more task can be requested."""
         if len(self._asked) >= MOST_ASKED:
             return False
         return not self._asked or len(self._ask(*self._asked.values(), task)) <= MOST_BYTES
@@ -80,7 +80,7 @@ class PodChildren:
         return json.dumps([[task.step, task.index, task.item] for task in tasks])
 
     def find(self, task: Task) -> StepRun | None:
-        """The run of a task that was asked for; None while nothing is known of it."""
+        """Return the requested run of a task; None while its state is unknown."""
         name = child_name(task.step, task.index)
         told = self._told.get("runs", {}).get(name) if name in self._asked else None
         if told is None:
@@ -95,15 +95,15 @@ class PodChildren:
         )
 
     def is_gone(self, task: Task) -> bool:
-        """Return whether the run of a task was there and is not any more."""
+        """Return whether the run of a task existed and no longer does."""
         name = child_name(task.step, task.index)
         return name in self._seen and name not in self._told.get("runs", {})
 
     def submit(self, task: Task, variables: Mapping[str, str]) -> str | None:
-        """Ask for the run of a task, from now on until it is settled; the operator finds the variables by itself.
+        """Request the run of a task until it is settled; the operator determines the variables itself.
 
         Raises:
-            OSError: What the task is to be given is too long to ask for.
+            OSError: The task's item is too long for a request.
         """
         if len(self._ask(task)) > MOST_ITEM_BYTES:
             raise OSError(
@@ -115,11 +115,11 @@ class PodChildren:
         return None
 
     def resume(self, task: Task) -> str | None:
-        """Ask for it as for any other: those that failed go on when the pipeline is resumed."""
+        """Request the run as any other: failed ones resume with the pipeline."""
         return self.submit(task, {})
 
     def settled(self, task: Task) -> None:
-        """Ask for the run of a task no longer."""
+        """Stop requesting the run of a task."""
         name = child_name(task.step, task.index)
         self._asked.pop(name, None)
         self._seen.discard(name)
@@ -130,16 +130,16 @@ class PodChildren:
         self._reporter.fact(asks=asks)
 
     def collect(self, task: Task, step: Step, room: Path, store: Artefacts) -> tuple[dict[str, str], dict[str, Any]]:
-        """Keep the outputs of a run that succeeded; see ``StepRuns``."""
+        """Store the outputs of a successful run; see ``StepRuns``."""
         told = self._told["runs"][child_name(task.step, task.index)]
         return keep_outputs(step, room, store, lambda: _add_own(told, step, room))
 
 
 def _add_own(told: Mapping[str, Any], step: Step, room: Path) -> None:
-    """Write what a run returns without its program writing it.
+    """Write the outputs that a run has without its program writing them.
 
     Raises:
-        NotFound: No trial has succeeded, or there is no checkpoint.
+        NotFound: No trial has succeeded, or no checkpoint exists.
     """
     best = told.get("best")
     if step.sweep is not None and step.outputs:

@@ -1,4 +1,4 @@
-"""Foretells what a pipeline would do now, step by step, without running anything."""
+"""Predicts what a pipeline would do now, step by step, without running anything."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from fairlead.specs.pipeline import Pipeline
 
 
 class Foreseen(StrEnum):
-    """The expected end of a task."""
+    """The predicted outcome of a task."""
 
     RUN = "run"
     UNCHANGED = "unchanged"
@@ -25,7 +25,7 @@ class Foreseen(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """A task, what would become of it, and why."""
+    """A task with its predicted outcome and the reason."""
 
     task: str
     foreseen: Foreseen
@@ -35,7 +35,7 @@ class Preview:
 def preview(
     pipeline: Pipeline, workdir: Path, store: Path, environ: Mapping[str, str], now: float
 ) -> tuple[Preview, ...]:
-    """Say of each task what would become of it; of one whose needs would run, that it depends on what they return.
+    """Predict the outcome of each task; a task whose needs would run depends on their outputs.
 
     Raises:
         OSError: Code or an input cannot be read.

@@ -1,4 +1,4 @@
-"""Programs of steps: started in groups of their own, their output told line by line, watched by one thread."""
+"""Runs programs of steps in process groups of their own, and forwards their output line by line, in one thread."""
 
 import contextlib
 import os
@@ -17,12 +17,12 @@ _CHUNK = 1 << 16
 
 @dataclass(slots=True)
 class Program:
-    """A step's program while it lives.
+    """A running program of a step.
 
     Attributes:
-        began_at: Of the monotonic clock.
-        kill_at: When its group gets SIGKILL; None while it was not told to stop.
-        pipes: Its outputs with what is left of a line.
+        began_at: Start by the monotonic clock.
+        kill_at: Time at which its group gets SIGKILL; None before a stop notice.
+        pipes: Its output pipes with the incomplete last line of each.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Program:
 
 
 class Programs:
-    """The programs that run now. An instance belongs to the main thread, as signals do."""
+    """The running programs. An instance belongs to the main thread, as signal handlers do."""
 
     def __init__(self, *, is_alone: bool) -> None:
         self._is_alone = is_alone
@@ -48,7 +48,7 @@ class Programs:
 
     @contextmanager
     def listening(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Wake up when a program ends or a stop notice comes."""
+        """Handle signals within the block: wake up when a program ends or a stop notice arrives."""
         before = [
             (number, signal.signal(number, handler))
             for number, handler in (
@@ -70,11 +70,11 @@ class Programs:
 
     @property
     def num_running(self) -> int:
-        """Count the programs that live."""
+        """Return the number of running programs."""
         return len(self._running)
 
     def start(self, name: str, command: str, *, workdir: Path, env: Mapping[str, str]) -> None:
-        """Start a command of a shell.
+        """Start a shell command.
 
         Raises:
             OSError: It cannot be started.
@@ -98,7 +98,7 @@ class Programs:
             self._selector.register(pipe.fileno(), selectors.EVENT_READ)
 
     def wait(self, timeout_s: float | None) -> list[tuple[Program, int]]:
-        """Wait until a program ends, a signal comes or the time is over; programs that ended and their exit codes."""
+        """Wait for output, a signal or the timeout; return the programs that ended and their exit codes."""
         for key, _ in self._selector.select(timeout_s):
             if key.fd == self._wake_read:
                 with contextlib.suppress(BlockingIOError):
@@ -110,7 +110,7 @@ class Programs:
         for program in list(self._running.values()):
             code = program.process.poll()
             if code is not None:
-                # What it started and left behind in its group ends with it.
+                # Processes left in its group end with it.
                 self._signal(program, signal.SIGKILL)
                 self._close(program)
                 del self._running[program.name]
@@ -118,14 +118,14 @@ class Programs:
         return ended
 
     def stop(self, name: str, grace_s: float) -> None:
-        """Give a program its stop notice; the first one counts."""
+        """Send a program its stop notice, once."""
         program = self._running.get(name)
         if program is not None and program.kill_at is None:
             program.kill_at = time.monotonic() + grace_s
             self._signal(program, signal.SIGTERM)
 
     def enforce(self, timeouts: Mapping[str, float], grace_s: float) -> float | None:
-        """Stop what ran for too long and kill what did not stop; seconds until the next time, None for none."""
+        """Stop programs past their timeout and kill those past their grace; return the seconds to the next deadline."""
         now, left = time.monotonic(), []
         for program in self._running.values():
             limit = timeouts.get(program.name)
@@ -144,7 +144,7 @@ class Programs:
         return min(left, default=None)
 
     def names(self) -> tuple[str, ...]:
-        """The tasks whose programs live."""
+        """Return the tasks whose programs run."""
         return tuple(self._running)
 
     def _signal(self, program: Program, number: signal.Signals) -> None:
@@ -152,7 +152,7 @@ class Programs:
             os.killpg(program.process.pid, number)
 
     def _read(self, pipe: int) -> bool:
-        """Tell what a pipe has; False when there is nothing now, or nothing any more."""
+        """Forward the data of a pipe; return False if it has none now or is closed."""
         program, target = self._owners[pipe]
         try:
             data = os.read(pipe, _CHUNK)

@@ -1,6 +1,6 @@
-"""Results as small documents that several machines may write: for places where a database must not lie.
+"""Stores results as small documents that several machines may write, for places unsuited to a database.
 
-Each is written whole, so a reader finds the one before or the one after.
+Each document is written atomically, so a reader finds the old or the new version.
 """
 
 import hashlib
@@ -16,40 +16,40 @@ from fairlead.policy.kinds.steps import Result
 
 
 class Documents(Protocol):
-    """Keeps small texts by name."""
+    """Stores small texts by name."""
 
     def read(self, name: str) -> str | None:
-        """Return a text; None where there is none of that name."""
+        """Return a text; None if the name does not exist."""
         ...
 
     def write(self, name: str, text: str) -> None:
-        """Keep a text under a name, whole or not at all."""
+        """Store a text under a name atomically."""
         ...
 
     def has(self, name: str) -> bool:
-        """Return whether there is anything of that name."""
+        """Return whether the name exists."""
         ...
 
 
 class FileDocuments:
-    """Texts as files below a directory, each written under another name and then moved.
+    """Texts as files below a directory, each written under a temporary name and then moved.
 
     Raises:
-        OSError: One cannot be read or written.
+        OSError: A file cannot be read or written.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def read(self, name: str) -> str | None:
-        """Return a text; None where there is none of that name."""
+        """Return a text; None if the name does not exist."""
         try:
             return (self._root / name).read_bytes().decode("utf-8", "surrogatepass")
         except FileNotFoundError:
             return None
 
     def write(self, name: str, text: str) -> None:
-        """Keep a text under a name."""
+        """Store a text under a name."""
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
@@ -60,43 +60,43 @@ class FileDocuments:
         temporary.replace(path)
 
     def has(self, name: str) -> bool:
-        """Return whether there is anything of that name."""
+        """Return whether the name exists."""
         return (self._root / name).exists()
 
 
 class ResultFiles:
-    """The results among some documents."""
+    """Results of tasks in a store of documents."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is open."""
 
     def same(self, parts: Mapping[str, str]) -> Result | None:
-        """The newest result of a task that depended on just these parts."""
+        """Return the newest result of a task with exactly these dependencies."""
         return self._read(_place("results", key_of(parts)))
 
     def last(self, pipeline: str, task: str) -> Result | None:
-        """The newest result of a task."""
+        """Return the newest result of a task."""
         return self._read(_place("tasks", _name(pipeline, task)))
 
     def add(self, pipeline: str, task: str, result: Result) -> None:
-        """Keep what a task returned."""
+        """Store the result of a task."""
         text = json.dumps({"pipeline": pipeline, "task": task, **asdict(result)}, separators=(",", ":"))
         self._documents.write(_place("tasks", _name(pipeline, task)), text)
-        # Last, as this is what makes a later run take it.
+        # Last, since this document makes the result available to later runs.
         self._documents.write(_place("results", key_of(result.parts)), text)
 
     def keep_listing(self, files: Mapping[str, str]) -> str:
-        """Keep which files code consists of, with the hash of each; the hash of the whole."""
+        """Store the files of some code with their hashes; return the hash of the listing."""
         digest, text = listing_of(files)
         if not self._documents.has(_place("listings", digest)):
             self._documents.write(_place("listings", digest), text)
         return digest
 
     def listing(self, digest: str) -> dict[str, str]:
-        """The files of a listing; none of an unknown one."""
+        """Return the files of a listing; empty for an unknown one."""
         text = self._documents.read(_place("listings", digest)) if digest else None
         return {} if text is None else dict(json.loads(text))
 

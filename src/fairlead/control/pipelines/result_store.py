@@ -1,4 +1,4 @@
-"""The port to results that are kept: what a driver and a preview ask of it, and the keys by which they are found."""
+"""Defines the interface to stored results for a driver and a preview, and the keys of results."""
 
 import hashlib
 import json
@@ -9,40 +9,40 @@ from fairlead.policy.kinds.steps import Result
 
 
 class ResultStore(Protocol):
-    """Keeps what tasks returned, by what they depended on."""
+    """Stores results of tasks by their dependencies."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release its resources."""
         ...
 
     def same(self, parts: Mapping[str, str]) -> Result | None:
-        """The newest result of a task that depended on just these parts."""
+        """Return the newest result of a task with exactly these dependencies."""
         ...
 
     def last(self, pipeline: str, task: str) -> Result | None:
-        """The newest result of a task."""
+        """Return the newest result of a task."""
         ...
 
     def add(self, pipeline: str, task: str, result: Result) -> None:
-        """Keep what a task returned."""
+        """Store the result of a task."""
         ...
 
     def keep_listing(self, files: Mapping[str, str]) -> str:
-        """Keep which files code consists of, with the hash of each; the hash of the whole."""
+        """Store the files of some code with their hashes; return the hash of the listing."""
         ...
 
     def listing(self, digest: str) -> dict[str, str]:
-        """The files of a listing; none of an unknown one."""
+        """Return the files of a listing; empty for an unknown one."""
         ...
 
 
 def key_of(parts: Mapping[str, str]) -> str:
-    """One hash for all that a task depends on."""
+    """Return a single hash of all dependencies of a task."""
     return _digest(_canonical(parts))
 
 
 def listing_of(files: Mapping[str, str]) -> tuple[str, str]:
-    """Return the hash of which files code consists of, and the text of which it is the hash."""
+    """Return the hash of a listing of files, and the hashed text."""
     text = _canonical(files)
     return _digest(text), text
 

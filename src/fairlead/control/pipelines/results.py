@@ -1,4 +1,4 @@
-"""Keeps what tasks returned, by what they depended on: the cache of steps, and the lineage of artefacts."""
+"""Stores results of tasks by their dependencies, for the cache of steps and the lineage of artefacts."""
 
 import json
 import sqlite3
@@ -11,7 +11,7 @@ from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.steps import Result
 
-if TYPE_CHECKING:  # a driver removes nothing, and loads more for it than a short pipeline takes
+if TYPE_CHECKING:  # a driver removes no results, and this import takes longer than a short pipeline
     from fairlead.policy.kinds.retention import Retention
 
 _SCHEMA = """
@@ -49,7 +49,7 @@ class Results:
         try:
             self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
-            # As the store of runs: a killed process loses nothing, a power cut perhaps the last moments.
+            # As in the store of runs: a killed process loses nothing, a power cut may lose the last transactions.
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(_SCHEMA)
         except sqlite3.Error as error:
@@ -59,21 +59,21 @@ class Results:
         self._db.close()
 
     def same(self, parts: Mapping[str, str]) -> Result | None:
-        """The newest result of a task that depended on just these parts."""
+        """Return the newest result of a task with exactly these dependencies."""
         row = self._db.execute(
             f"SELECT {_COLUMNS} FROM results WHERE key = ? ORDER BY id DESC LIMIT 1", (key_of(parts),)
         ).fetchone()
         return None if row is None else _result(row)
 
     def last(self, pipeline: str, task: str) -> Result | None:
-        """The newest result of a task."""
+        """Return the newest result of a task."""
         row = self._db.execute(
             f"SELECT {_COLUMNS} FROM results WHERE pipeline = ? AND task = ? ORDER BY id DESC LIMIT 1", (pipeline, task)
         ).fetchone()
         return None if row is None else _result(row)
 
     def add(self, pipeline: str, task: str, result: Result) -> None:
-        """Keep what a task returned."""
+        """Store the result of a task."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             added = self._db.execute(
@@ -100,11 +100,11 @@ class Results:
             raise
 
     def divided(self, keep: "Retention", now: float) -> tuple[set[str], tuple[int, ...]]:
-        """Return the hashes that results have which are kept, and the numbers of the other results.
+        """Return the hashes of outputs of retained results, and the numbers of the other results.
 
         Args:
-            keep: Those are kept that are this young, or among the newest so many of their task.
-            now: Unix seconds.
+            keep: Retention by age, or by number of newest results per task.
+            now: Unix time.
         """
         rows = self._db.execute("SELECT id, pipeline, task, outputs, at FROM results ORDER BY id DESC")
         counts: dict[tuple[str, str], int] = {}
@@ -120,7 +120,7 @@ class Results:
         return digests, tuple(gone)
 
     def forget(self, numbers: Sequence[int]) -> None:
-        """Forget results, so that nothing is taken from them any more."""
+        """Delete results, so that the cache no longer uses them."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             for table, column in (("results", "id"), ("produced", "result")):
@@ -131,7 +131,7 @@ class Results:
             raise
 
     def origins(self, digest: str) -> tuple[Origin, ...]:
-        """The tasks that made the content of a hash, or of the only one that begins so; newest first."""
+        """Return the tasks that made the content of a hash, or of the only hash with a prefix; newest first."""
         rows = self._db.execute(
             'SELECT r.pipeline, r.task, p.output, r.parts, r.outputs, r."values", r.at, r.took_s, r.run '
             "FROM produced p JOIN results r ON r.id = p.result WHERE p.digest >= ? AND p.digest < ? ORDER BY r.id DESC",
@@ -142,13 +142,13 @@ class Results:
         )
 
     def keep_listing(self, files: Mapping[str, str]) -> str:
-        """Keep which files code consists of, with the hash of each; the hash of the whole."""
+        """Store the files of some code with their hashes; return the hash of the listing."""
         digest, text = listing_of(files)
         self._db.execute("INSERT OR IGNORE INTO listings (digest, files) VALUES (?, ?)", (digest, text))
         return digest
 
     def listing(self, digest: str) -> dict[str, str]:
-        """The files of a listing; none of an unknown one."""
+        """Return the files of a listing; empty for an unknown one."""
         row = self._db.execute("SELECT files FROM listings WHERE digest = ?", (digest,)).fetchone()
         return {} if row is None else dict(json.loads(row[0]))
 

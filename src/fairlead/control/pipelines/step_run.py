@@ -1,4 +1,4 @@
-"""The runs and sweeps that steps are, as a driver meets them, wherever it is."""
+"""Defines the interface through which a driver handles steps that are runs or sweeps, on any cluster."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,15 +16,15 @@ COLLECTED = "collected.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRun:
-    """A run or sweep that is there.
+    """An existing run or sweep of a step.
 
     Attributes:
-        name: Its whole name.
-        phase: As people read it.
-        message: Why it is in that phase.
-        is_over: Nothing more happens to it unless somebody asks for it.
-        has_failed: It is over and has not succeeded.
-        took_s: From its start to its end; nothing before.
+        name: Full name.
+        phase: Name of its phase.
+        message: Reason of the phase.
+        is_over: It has ended, and changes only on request.
+        has_failed: It has ended without success.
+        took_s: Seconds from its start to its end; 0 before its end.
     """
 
     name: str
@@ -36,57 +36,57 @@ class StepRun:
 
 
 class StepRuns(Protocol):
-    """Submits the runs of one pipeline's steps, and tells what became of them."""
+    """Submits the runs of a pipeline's steps and reports their states."""
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether the pipeline is to go on; where it is not, its runs end for that reason."""
+        """Return whether the pipeline is to continue; if not, its runs end for that reason."""
         ...
 
     def close(self) -> None:
-        """Let go of what was opened."""
+        """Release its resources."""
         ...
 
     def has_changed(self) -> bool:
-        """Return whether anything was told since this was asked last."""
+        """Return whether anything may have changed since the last call."""
         ...
 
     def find(self, task: Task) -> StepRun | None:
-        """The run of a task; None where there is none, or nothing is known of it yet."""
+        """Return the run of a task; None if it does not exist or its state is not known yet."""
         ...
 
     def is_gone(self, task: Task) -> bool:
-        """Return whether the run of a task that was submitted is not there any more."""
+        """Return whether the submitted run of a task no longer exists."""
         ...
 
     def has_room(self, task: Task) -> bool:
-        """Return whether the run of one more task may be waited for."""
+        """Return whether the run of one more task may be submitted."""
         ...
 
     def submit(self, task: Task, variables: Mapping[str, str]) -> str | None:
-        """Submit the run of a task, unless it is there; why that cannot be done now, None where it was."""
+        """Submit the run of a task, unless it exists; return why that is impossible now, None on success."""
         ...
 
     def resume(self, task: Task) -> str | None:
-        """Let a run that is over go on; why that cannot be done now, None where it was."""
+        """Resume a finished run; return why that is impossible now, None on success."""
         ...
 
     def settled(self, task: Task) -> None:
-        """Take note that nobody waits for the run of a task any more."""
+        """Drop the request for the run of a task, which the driver has settled."""
         ...
 
     def collect(self, task: Task, step: Step, room: Path, store: Artefacts) -> tuple[dict[str, str], dict[str, Any]]:
-        """Keep the outputs of a run that succeeded: the hash of each, and what small ones hold.
+        """Store the outputs of a successful run; return the hash of each, and the values of small ones.
 
-        Doing it again comes to the same, wherever it was cut short.
+        The operation is idempotent, also after an interruption.
 
         Args:
-            room: Where its program wrote them.
+            room: Directory to which its program wrote them.
 
         Raises:
-            NotFound: There is no such output.
-            Conflict: A checkpoint is out of reach.
-            OSError: One of them cannot be kept.
+            NotFound: An output does not exist.
+            Conflict: A checkpoint cannot be reached.
+            OSError: An output cannot be stored.
         """
         ...
 
@@ -94,10 +94,10 @@ class StepRuns(Protocol):
 def keep_outputs(
     step: Step, room: Path, store: Artefacts, add_own: Callable[[], None]
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Keep the outputs of a run that succeeded, as ``StepRuns.collect`` does.
+    """Store the outputs of a successful run; see ``StepRuns.collect``.
 
     Args:
-        add_own: Writes what a run returns without its program writing it.
+        add_own: Writes the outputs that a run has without its program writing them.
     """
     noted = room.with_name(COLLECTED)
     known = read_json(noted)

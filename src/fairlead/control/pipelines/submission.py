@@ -1,7 +1,7 @@
-"""A pipeline as what carries it out, and back: its program is the driver, and its spec lies beside the runs.
+"""Converts a pipeline to the workload that runs it, and back: the program is the driver, the spec is stored separately.
 
-One all of whose steps are commands is a run, the driver's. One with steps that are runs of their own is a parent, whose
-children are the driver and those runs.
+A pipeline of commands alone is a single run, the driver's. A pipeline with steps that are runs of their own is a parent
+whose children are the driver and those runs.
 """
 
 import contextlib
@@ -31,15 +31,15 @@ DRIVER_CPU_MILLI = 10
 
 
 def store_of(home: Home) -> Path:
-    """Return where artefacts of this machine's pipelines are kept."""
+    """Return the directory of artefacts of this machine's pipelines."""
     return home.artefacts
 
 
 def as_workload(pipeline: Pipeline, home: Home) -> Training | Pipeline:
-    """The workload that carries a pipeline out on this machine.
+    """Return the workload that runs a pipeline on this machine.
 
     Raises:
-        ClusterError: Its spec cannot be kept.
+        ClusterError: Its spec cannot be stored.
     """
     if not pipeline.has_children:
         return as_training(pipeline, home)
@@ -49,16 +49,16 @@ def as_workload(pipeline: Pipeline, home: Home) -> Training | Pipeline:
 
     driver = replace(as_training(pipeline, home), name=f"{pipeline.name}-{DRIVER_NAME}")
     if pipeline.resources.cpu_milli is None:
-        # It mostly waits for the others, and what it holds they cannot have.
+        # The driver mostly waits for the runs, which cannot use the resources that it holds.
         driver = replace(driver, resources=replace(driver.resources, cpu_milli=DRIVER_CPU_MILLI))
     return replace(map_runs(pipeline, placed), driver=driver)
 
 
 def as_training(pipeline: Pipeline, home: Home) -> Training:
-    """The run that carries a pipeline out on this machine; its spec is kept by the hash of its content.
+    """Return the run of a pipeline's driver on this machine, after storing the spec by the hash of its content.
 
     Raises:
-        ClusterError: It cannot be kept.
+        ClusterError: The spec cannot be stored.
     """
     text = to_json(pipeline)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -91,15 +91,15 @@ def as_training(pipeline: Pipeline, home: Home) -> Training:
 
 
 def driver_of(spec: WorkloadSpec) -> Training | None:
-    """The run that carries a pipeline out; None for what is no pipeline."""
+    """Return the run of a pipeline's driver; None if the workload is not a pipeline."""
     if isinstance(spec, Pipeline):
         return spec.driver
     return spec if isinstance(spec, Training) and is_driver(spec) else None
 
 
 def pipeline_of(spec: WorkloadSpec) -> Pipeline | None:
-    """The pipeline that a workload carries out, as its file says it; None where it is none, cannot be
-    read, or is no longer kept."""
+    """Return the spec of the pipeline that a workload runs; None if it is not a pipeline, or its spec is unreadable or
+    gone."""
     driver = driver_of(spec)
     if driver is None:
         return None
@@ -116,7 +116,7 @@ def pipeline_of(spec: WorkloadSpec) -> Pipeline | None:
 
 
 def driver_uid(cluster: ClusterClient, workload: AnyWorkload) -> str | None:
-    """The uid of the run that carries a pipeline's steps out; None where it is not there yet, or no longer."""
+    """Return the uid of the run of a pipeline's driver; None if it does not exist."""
     if is_leaf(workload):
         return workload.uid
     name = child_name(workload, DRIVER_NAME)
@@ -124,10 +124,10 @@ def driver_uid(cluster: ClusterClient, workload: AnyWorkload) -> str | None:
 
 
 def progress_of(pipeline: Pipeline, workload: AnyWorkload, directory: Path) -> journal.Progress:
-    """Return how far a pipeline is.
+    """Return the progress of a pipeline.
 
     Args:
-        directory: Where what is kept of the workload lies.
+        directory: Directory of the workload.
     """
     if isinstance(workload.spec, Pipeline):
         directory = directory.with_name(child_uid(workload.uid, DRIVER_NAME))

@@ -1,4 +1,4 @@
-"""Reads from the output of a driver how far its pipeline is, where its journal is out of reach: one line a change."""
+"""Reads the progress of a pipeline from its driver's output, one line per change, if its journal is out of reach."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from fairlead.control.pipelines.journal import Progress
 from fairlead.policy.kinds.steps import Task, TaskPhase
 from fairlead.specs.pipeline import Pipeline
 
-if TYPE_CHECKING:  # a driver writes only
+if TYPE_CHECKING:  # a driver only writes
     from fairlead.cluster.port import LogLine
 
 _PHASES = "|".join(phase.value for phase in TaskPhase)
@@ -16,13 +16,13 @@ LINE = re.compile(rf"^fairlead: step ([a-z0-9_]+)(?:\[(\d+)\])? ({_PHASES})(?:: 
 
 
 def told(task: Task) -> str:
-    """Tell of a task as it is now, in one line."""
+    """Format the state of a task in one line."""
     message = " ".join(task.message.split())
     return f"fairlead: step {task.name} {task.phase.value}{f': {message}' if message else ''}"
 
 
 def read_told(pipeline: Pipeline, lines: "Iterable[LogLine]") -> Progress:
-    """Return how far a pipeline is by its driver's output; what was never told of still waits."""
+    """Parse the progress of a pipeline from its driver's output; tasks without a line are waiting."""
     progress = Progress(steps={name: [Task(step=name)] for name in pipeline.steps})
     for line in lines:
         found = LINE.match(line.text)
@@ -32,13 +32,13 @@ def read_told(pipeline: Pipeline, lines: "Iterable[LogLine]") -> Progress:
         task = Task(step=found[1], index=index, phase=TaskPhase(found[3]), message=found[4] or "")
         known = progress.steps[task.step]
         if index is not None:
-            # Those before it have not been told of yet.
+            # Lower indexes have had no line yet.
             start = 0 if known[0].index is None else len(known)
             known[start:] = [Task(step=task.step, index=place) for place in range(start, max(start, index + 1))]
         known[index or 0] = task
         began, ended = progress.times.get(task.name, (None, None))
         if not task.phase.is_final:
             progress.times[task.name] = (line.at, None)
-        elif ended is None:  # told once more by a driver that took it up
+        elif ended is None:  # otherwise repeated by a later driver
             progress.times[task.name] = (began, line.at)
     return progress

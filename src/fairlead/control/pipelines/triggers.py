@@ -1,7 +1,7 @@
-"""Pipelines that run by themselves: what `fairlead apply` has taken, and who submits them when they are due.
+"""Submits pipelines from `fairlead apply` when their schedule, data or drift triggers them.
 
-One file says what was applied, another how far it is. The second is written after the run is there, whose label says
-what it was for: whoever was killed in between finds the run and submits no second one.
+One file stores the applied pipeline, another its state. The state is written after the run is submitted; the label of
+the run names its trigger, so that after a kill in between the successor finds the run and submits no second one.
 """
 
 import contextlib
@@ -39,24 +39,24 @@ from fairlead.state.snapshot import AnyWorkload, Phase
 
 log = logging.getLogger(__name__)
 
-# Times of a schedule are whole minutes, and data is looked at as often as it says.
+# Schedules have a resolution of one minute; data is checked at its own interval.
 LOOK_S = 1.0
-# A look for drift that takes longer, as on a file system that does not answer, is ended and tried again.
+# Timeout of a check for drift, as on an unresponsive file system, after which it is killed and retried.
 DRIFT_LOOK_S = 3_600.0
 KILLED_S = 1.0
 DRIFT = "drift-"
-# Of the newest finished runs of this machine so many are asked whether they are a pipeline's.
+# Number of newest finished runs among which the last run of a pipeline is searched.
 MOST_LOOKED_AT = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """A pipeline that runs by itself.
+    """An applied pipeline, which its triggers submit.
 
     Attributes:
-        spec: The run that carries it out, admitted.
-        environ: What it inherits.
-        at: When it was applied, in Unix seconds.
+        spec: Admitted workload that runs it.
+        environ: Environment that it inherits.
+        at: Unix time at which it was applied.
     """
 
     pipeline: Pipeline
@@ -66,11 +66,11 @@ class Applied:
 
     @property
     def key(self) -> str:
-        """Its name among all that were applied."""
+        """Return its unique name among applied pipelines."""
         return f"{self.pipeline.team}.{self.pipeline.name}"
 
     def watched(self) -> tuple[Path, ...]:
-        """The files and directories whose content makes it run."""
+        """Return the files and directories whose changes trigger it."""
         return (
             ()
             if self.pipeline.on is None
@@ -79,13 +79,13 @@ class Applied:
 
     @property
     def base(self) -> Path:
-        """The directory that its paths are relative to."""
+        """Return the base of its relative paths."""
         driver = driver_of(self.spec)
         assert driver is not None, "checked when it was read"
         return Path(driver.workdir or Path.home())
 
     def next_at(self, state: Mapping[str, Any], now: float) -> float | None:
-        """Return when its schedule comes next; None where it has none."""
+        """Return the next time of its schedule; None without a schedule."""
         schedule = self.pipeline.schedule
         if schedule is None:
             return None
@@ -93,10 +93,10 @@ class Applied:
 
 
 def check(applied: Applied) -> None:
-    """Refuse what could never run.
+    """Refuse a pipeline that could never run.
 
     Raises:
-        Conflict: A time zone is not known here, data is not there, or drift cannot be looked for.
+        Conflict: The time zone is unknown, data is missing, or drift cannot be detected.
     """
     name = applied.pipeline.name
     check_timezone(applied.pipeline)
@@ -108,10 +108,10 @@ def check(applied: Applied) -> None:
 
 
 def check_timezone(pipeline: Pipeline) -> None:
-    """Refuse a schedule in a time zone that is not known here.
+    """Refuse a schedule in a time zone that this machine does not know.
 
     Raises:
-        Conflict: It has such a one.
+        Conflict: The time zone is unknown.
     """
     if pipeline.schedule is None:
         return
@@ -125,16 +125,16 @@ def check_timezone(pipeline: Pipeline) -> None:
 
 
 def keep(home: Home, applied: Applied) -> bool:
-    """Keep what was applied; whether it is another than before.
+    """Store an applied pipeline; return whether it differs from before.
 
     Raises:
-        ClusterError: It cannot be kept.
+        ClusterError: It cannot be stored.
     """
     place = home.triggers / f"{applied.key}.json"
     try:
         before = _read(place)
     except ClusterError:
-        before = None  # what is there is of no use to anybody
+        before = None  # replaced, since it cannot be read
     if before is not None and (before.pipeline, before.spec) == (applied.pipeline, applied.spec):
         return False
     content = {"spec": to_json(applied.spec), "environ": dict(applied.environ), "at": applied.at}
@@ -149,7 +149,7 @@ def keep(home: Home, applied: Applied) -> bool:
 
 
 def remove(home: Home, team: str, name: str) -> bool:
-    """Let a pipeline run by itself no more; whether it did."""
+    """Remove an applied pipeline; return whether it existed."""
     place = home.triggers / f"{team}.{name}.json"
     there = place.exists()
     place.unlink(missing_ok=True)
@@ -158,10 +158,10 @@ def remove(home: Home, team: str, name: str) -> bool:
 
 
 def all_applied(home: Home) -> Iterator[tuple[Applied, dict[str, Any]]]:
-    """List what was applied, and how far each is, by name.
+    """Yield the applied pipelines with their states, by name.
 
     Raises:
-        ClusterError: One of them cannot be read.
+        ClusterError: A file cannot be read.
     """
     for place in _places(home):
         applied = _read(place)
@@ -170,19 +170,19 @@ def all_applied(home: Home) -> Iterator[tuple[Applied, dict[str, Any]]]:
 
 
 def state_of(home: Home, applied: Applied) -> dict[str, Any]:
-    """Return how far one is."""
+    """Return the state of an applied pipeline."""
     return _state(home.triggers / f"{applied.key}.json", applied)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A look for drift that is under way.
+    """A check for drift in progress.
 
     Attributes:
-        process: Who looks.
-        at: When what is looked for was applied; what is applied since then is another.
-        until: When it is ended, by the monotonic clock.
-        cycle: What is kept when it has ended: which training rows count from, and what was known then.
+        process: Process that runs the check.
+        at: Time at which the pipeline was applied, to recognize a later apply.
+        until: Deadline by the monotonic clock.
+        cycle: State to store afterwards: the training from which rows count, and the state of knowledge then.
     """
 
     process: subprocess.Popen[bytes]
@@ -192,7 +192,7 @@ class Look:
 
 
 class Triggers:
-    """Submits what is due. An instance belongs to the supervisor."""
+    """Submits due pipelines. An instance belongs to the supervisor."""
 
     def __init__(self, home: Home, cluster: LocalCluster) -> None:
         self._home = home
@@ -204,7 +204,7 @@ class Triggers:
         self._told: dict[str, str] = {}
 
     def look(self, now: float) -> int:
-        """Submit every pipeline that is due; how many were."""
+        """Submit every due pipeline; return their number."""
         if time.monotonic() < self._look_at:
             return 0
         self._look_at = time.monotonic() + LOOK_S
@@ -219,7 +219,7 @@ class Triggers:
                     submitted += self._look(applied, _state(place, applied), now)
                 self._told.pop(place.stem, None)
             except (FairleadError, OSError, ValueError, KeyError) as error:
-                # One that cannot be run holds up none of the others, nor any run, and is tried again.
+                # A failing pipeline blocks no others, nor any run, and is retried.
                 if self._told.get(place.stem) != str(error):
                     self._told[place.stem] = str(error)
                     log.error("%s cannot be run when it is due: %s", place.stem, error)
@@ -227,7 +227,7 @@ class Triggers:
 
     @property
     def is_looking(self) -> bool:
-        """Return whether a look for drift is under way."""
+        """Return whether a check for drift is in progress."""
         return bool(self._looks)
 
     def _look(self, applied: Applied, state: dict[str, Any], now: float) -> int:
@@ -267,7 +267,7 @@ class Triggers:
         if not has_settled(seen, signature):
             self._keep(applied, state, signature=signature)
             return 0
-        # Asked first: until that one is over, much data would be read in vain at every look.
+        # Checked first: otherwise each check would read all data in vain until that run ends.
         if self._going(applied) is not None:
             return 0
         content = content_of(applied.watched())
@@ -280,7 +280,7 @@ class Triggers:
         return 1
 
     def _by_drift(self, applied: Applied, on: On, watched: Drift, state: dict[str, Any], now: float) -> int:
-        """Start a look, which another process takes, or act on one that has ended."""
+        """Start a check in another process, or act on a finished one."""
         looking = self._looks.get(applied.key)
         if looking is None:
             if time.monotonic() >= self._drift_at.get(applied.key, 0.0) and self._going(applied) is None:
@@ -305,19 +305,19 @@ class Triggers:
         return self._act_on(found, looking, applied, state, now)
 
     def _end_look(self, key: str) -> None:
-        """End a look whose result nobody waits for any more."""
+        """Kill a check whose result is no longer needed."""
         process = self._looks.pop(key).process
         process.kill()
         assert process.stdout is not None
         process.stdout.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it may read from a place that is gone
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang on a dead file system
             process.wait(KILLED_S)
 
     def _start_look(self, applied: Applied, watched: Drift, state: dict[str, Any]) -> None:
         signature = signature_of(
             tuple(applied.base / Path(each).expanduser() for each in (watched.data, watched.reference) if each)
         )
-        # What is compared with another file is compared whole, whenever a model was trained.
+        # With a reference file, all rows are compared, regardless of trainings.
         over = self._newest_over(applied) if watched.reference is None else None
         trained = over is not None and over.uid != state.get("drift_run") and _ends_a_cycle(over)
         if not trained and signature == state.get("drift_looked"):
@@ -326,12 +326,12 @@ class Triggers:
         fresh, begin = state.get("drift_fresh"), state.get("drift_begin", 0)
         number = int(state.get("drift_number", 0))
         if trained:
-            # What it made is in use from here on; where it made nothing, the model is what it was.
+            # After a success the new model is in use from here on; otherwise the model is unchanged.
             assert over is not None
             fresh, begin, is_new = state.get("drift_fresh_now"), None, over.status.phase is Phase.SUCCEEDED
             label = over.spec.labels.get(TRIGGER, "")
             if label.startswith(DRIFT):
-                # Whoever submitted it may have died before it kept that number.
+                # The process that submitted it may have died before storing that number.
                 number = max(number, int(label.rpartition("-")[2]))
         wanted = drift.request_of(watched, applied.base, begin=begin, fresh=fresh, is_new=is_new)
         looking = subprocess.Popen(
@@ -369,7 +369,7 @@ class Triggers:
         return int(found.is_due)
 
     def _newest_over(self, applied: Applied) -> AnyWorkload | None:
-        """The newest of the pipeline's runs since it was applied, if that is over."""
+        """Return the newest finished run of the pipeline since it was applied."""
         name = applied.pipeline.name
         for run in self._cluster.select(Selection(phases=FINISHED), limit=MOST_LOOKED_AT):
             if run.created_at < applied.at:
@@ -381,7 +381,7 @@ class Triggers:
         return None
 
     def _going(self, applied: Applied) -> AnyWorkload | None:
-        """A run of the pipeline that is not over, whatever it is called."""
+        """Return an unfinished run of the pipeline, also under another name."""
         for run in self._cluster.unfinished(applied.pipeline.team):
             found = pipeline_of(run.spec)
             if run.spec.name == applied.pipeline.name or (found is not None and found.name == applied.pipeline.name):
@@ -392,12 +392,12 @@ class Triggers:
         selection = Selection(labels=((TRIGGER, label),))
         ours = (each for each in self._cluster.select(selection) if each.spec.team == applied.pipeline.team)
         if any((found := pipeline_of(each.spec)) is not None and found.name == applied.pipeline.name for each in ours):
-            return  # a supervisor before us has submitted it, and died before it said so
+            return  # a previous supervisor submitted it, and died before recording that
         spec = replace(applied.spec, labels={**applied.spec.labels, TRIGGER: label})
         try:
             run = self._cluster.submit(replace(spec, name=free_name(self._cluster, spec)), environ=applied.environ)
         except NameTaken:
-            return  # somebody has started one by hand just now, which is as good
+            return  # a user has just started it manually, which serves the purpose
         self._note(run, "Triggered", f"by {why}", now)
 
     def _note(self, run: AnyWorkload, kind: str, message: str, now: float) -> None:
@@ -409,7 +409,7 @@ class Triggers:
 
 
 def _ends_a_cycle(run: AnyWorkload) -> bool:
-    """Return whether a run that is over made a model, or was to and is not to be tried again at once."""
+    """Return whether a finished run made a model, or was triggered by drift and failed, without an immediate retry."""
     return run.status.phase is Phase.SUCCEEDED or run.spec.labels.get(TRIGGER, "").startswith(DRIFT)
 
 
@@ -418,10 +418,10 @@ def _places(home: Home) -> list[Path]:
 
 
 def _read(place: Path) -> Applied | None:
-    """Read what a file says was applied; None where it has just been removed.
+    """Read an applied pipeline from its file; return None if it was just removed.
 
     Raises:
-        ClusterError: It says something else, or the pipeline is no longer kept.
+        ClusterError: The content is invalid, or the spec of the pipeline is gone.
     """
     content = read_json(place)
     if content is None and not place.exists():
@@ -448,5 +448,5 @@ def _state(place: Path, applied: Applied) -> dict[str, Any]:
     state = read_json(place.with_suffix(".state"))
     if state is not None and state.get("at") == applied.at:
         return state
-    # Whoever applied it was killed before this was written.
+    # The apply was killed before writing the state.
     return {"at": applied.at, "handled_until": applied.at, "content": "", "signature": ""}

@@ -1,5 +1,4 @@
-"""Tells whether watched data has changed: files and directories by their content, objects of a store by what it says
-of them."""
+"""Detects changes of watched data: files and directories by content, objects of a store by their metadata."""
 
 import hashlib
 import os
@@ -14,11 +13,11 @@ from fairlead.runtime.places import is_url, open_place, translated
 from fairlead.runtime.progress import Reporter
 
 STATED = ("ETag", "etag", "md5Hash", "checksum", "mtime", "LastModified", "last_modified", "created")
-"""Details of an object, by file systems of object stores, that change when it is written anew."""
+"""Metadata of an object, across fsspec file systems, that change when it is rewritten."""
 
 
 def content_of(paths: Iterable[Path]) -> str:
-    """The hash of what files and directories hold; of one that is not there, that it is not."""
+    """Return the hash of the content of files and directories, or of their absence."""
     found = hashlib.sha256()
     for path in paths:
         found.update((content_digest(path) if path.exists() else "none").encode())
@@ -26,7 +25,7 @@ def content_of(paths: Iterable[Path]) -> str:
 
 
 def signature_of(paths: Iterable[Path]) -> str:
-    """The hash of names, sizes and times, which is quick to take."""
+    """Return the hash of names, sizes and modification times, which is fast."""
     found = hashlib.sha256()
     for path in paths:
         for each in (path, *sorted(path.rglob("*"))) if path.is_dir() else (path,):
@@ -39,10 +38,10 @@ def signature_of(paths: Iterable[Path]) -> str:
 
 
 def listing_of(url: str) -> str:
-    """The hash of what an object store says of the objects at a URL.
+    """Return the hash of an object store's metadata of the objects at a URL.
 
     Raises:
-        RuntimeFault: It cannot be reached, or needs a package that is not there.
+        RuntimeFault: The store cannot be reached, or needs a package that is not installed.
     """
     system, root = open_place(url, what="watched data")
     system.invalidate_cache()
@@ -66,11 +65,11 @@ def watch(
     sleep: Callable[[float], None] = time.sleep,
     looks: int | None = None,
 ) -> None:
-    """Report what data holds, each time that it has changed and then stayed so for one look.
+    """Report the hash of the data's content each time it has changed and then been stable for one interval.
 
     Args:
-        and_look: Looks at something else as often.
-        looks: How often to look; None for ever.
+        and_look: Another check to run at the same interval.
+        looks: Number of checks; None for no limit.
     """
     urls = [each for each in data if is_url(each)]
     paths = [Path(each.removeprefix("file://")).expanduser() for each in data if not is_url(each)]
@@ -80,7 +79,7 @@ def watch(
             if data:
                 signature = " ".join((signature_of(paths), *map(listing_of, urls)))
                 if signature == before and signature != told:
-                    # Only what nobody is writing is worth reading.
+                    # Read the content only when writing has stopped.
                     whole = hashlib.sha256(" ".join((content_of(paths), *map(listing_of, urls))).encode())
                     reporter.fact(seen=whole.hexdigest())
                     told = signature
