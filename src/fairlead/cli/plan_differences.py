@@ -91,7 +91,7 @@ def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> 
 
 
 def _of_endpoint(cluster: ClusterClient, last: AnyWorkload, admitted: Admission[WorkloadSpec]) -> Difference:
-    """Compare an endpoint with what a file would make of it, its code included."""
+    """Compare an endpoint with its revision by a file, including its code."""
     name, revision = admitted.spec.name, plan_revision(cluster, last, admitted, time.time())
     found = () if revision is None else revision.differences
     outlook = None if revision is None else revision.outlook
@@ -106,7 +106,7 @@ def _of_endpoint(cluster: ClusterClient, last: AnyWorkload, admitted: Admission[
 
 
 def describe_revision(outlook: RevisionOutlook) -> str:
-    """Say which revision `run` would make of an endpoint, or that none of its replicas is replaced."""
+    """Describe the revision that `run` would make of an endpoint, or that no replica is replaced."""
     place = "" if outlook.replaces is None else f", in the place of {outlook.replaces}"
     if outlook.is_new:
         return f"`fairlead run` would make another revision, {outlook.name}{place}"

@@ -1,4 +1,4 @@
-"""Another spec for a workload that stays, such as an endpoint, as ``run`` of its file would give it."""
+"""Plans a change of a persistent workload's spec, such as an endpoint's, as ``run`` of its file would make it."""
 
 from typing import Any, cast
 
@@ -17,13 +17,13 @@ MOST_FILES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
-    """A workload that is under way, and what submitting a spec of its name changes of it.
+    """The planned change of an existing workload by submitting a spec of its name.
 
     Attributes:
-        run: As it is.
-        differences: Of the spec that it gets, the code of an endpoint included; empty where nothing changes.
-        outlook: Of an endpoint that changes; None for what has no revisions.
-        is_standing: It is submitted again to be changed, such as an endpoint; a run is not.
+        run: The workload as observed.
+        differences: Differences of its spec, including the code of an endpoint; empty if nothing changes.
+        outlook: Outlook of the revision of a changed endpoint; None for workloads without revisions.
+        is_standing: Whether submitting it again changes it, as for an endpoint but not a run.
     """
 
     run: AnyWorkload
@@ -35,10 +35,10 @@ class Revision:
 def plan_revision(
     cluster: ClusterClient, run: AnyWorkload, admitted: Admission[WorkloadSpec], now: float
 ) -> Revision | None:
-    """Plan what submitting an admitted spec would change of a workload that has its name; nothing is kept or sent.
+    """Plan the change of a workload by submitting an admitted spec of its name; stores and sends nothing.
 
     Returns:
-        None where the workload is one that cannot be changed so.
+        The planned change; None if the workload cannot be changed in this way.
     """
     revised = cluster.revised(run, admitted.spec, directory=admitted.directory)
     if revised is None:
@@ -55,7 +55,7 @@ def plan_revision(
 
 
 def _of_code(cluster: ClusterClient, run: AnyWorkload, admitted: Admission[Any], revised: Serving) -> Difference:
-    """Tell how the code differs: by its files, as far as these can be compared."""
+    """Return the difference of the code, with its files if they can be compared."""
     old, new = (getattr(spec, CODE)[:8] or "none" for spec in (run.spec, revised))
     paths = cluster.edited_code(run, revised, admitted.directory)
     if not paths:

@@ -1,7 +1,7 @@
-"""Quantities as people write them: memory, cores, GPUs, durations. Parsed once, exactly; no float touches a size.
+"""Parses and formats quantities: memory, cores, GPUs, durations. Parsing is exact; sizes never pass through floats.
 
-Each ``parse_*`` raises ValueError with a sentence that goes after the given text, such as "is not a duration; ...".
-Each ``format_*`` gives the shortest usual spelling, which parses to the very same value.
+Each ``parse_*`` raises ValueError with a message that continues the given text, such as "is not a duration; ...".
+Each ``format_*`` returns the shortest usual spelling, which parses to the same value.
 """
 
 import re
@@ -11,7 +11,7 @@ from fractions import Fraction
 from fairlead.specs import constraints as rules
 from fairlead.specs.resources import GpuRequest
 
-# Patterns are matched in full, and are kept to what JavaScript's regular expressions share with Python's.
+# Patterns are for full matches, and use only syntax common to JavaScript and Python.
 DECIMAL = r"[0-9]{1,20}(?:\.[0-9]{1,30})?"
 NUMBER = r"\+?(?:[0-9]{1,20}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?"
 SIZE = rf"{DECIMAL} ?(?:k|[KMGTPE]i?)?B?"
@@ -41,14 +41,14 @@ _SECONDS = {
 
 
 def parse_number(text: str) -> Fraction:
-    """A number, exactly; bounds are for the value it becomes part of."""
+    """Parse a number exactly; bounds are checked by the value that contains it."""
     if re.fullmatch(f"-?{NUMBER}", text) is None:
         raise ValueError("is not a number")
     return Fraction(text)
 
 
 def parse_whole(text: str) -> int:
-    """A whole number; bounds are for the value it becomes part of."""
+    """Parse a whole number; bounds are checked by the value that contains it."""
     if re.fullmatch(r"0x[0-9a-fA-F]{1,16}|0o[0-7]{1,20}", text):
         return int(text, 0)
     try:
@@ -61,7 +61,7 @@ def parse_whole(text: str) -> int:
 
 
 def parse_span(text: str) -> tuple[int, int | None]:
-    """The least and the most of a span such as ``2..8``; of a lone whole number, and of ``4..4``, that and None."""
+    """Parse the minimum and maximum of a span such as ``2..8``; a single number and ``4..4`` give it and None."""
     if re.fullmatch(SPAN, text) is None:
         return parse_whole(text), None
     least, most = map(int, text.split(".."))
@@ -71,7 +71,7 @@ def parse_span(text: str) -> tuple[int, int | None]:
 
 
 def format_span(span: tuple[int | None, int | None]) -> str | int:
-    """The spelling that ``parse_span`` reads; a bound by itself as a number."""
+    """Format a span for ``parse_span``; a single bound as a number."""
     least, most = span
     if least is None or most is None:
         return least or most or 0
@@ -79,7 +79,7 @@ def format_span(span: tuple[int | None, int | None]) -> str | int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes, from ``1Gi``, ``500M``, ``24GB`` or a plain number of bytes."""
+    """Parse bytes from ``1Gi``, ``500M``, ``24GB`` or a plain number of bytes."""
     match = re.fullmatch(rf"({DECIMAL}) ?(k|[KMGTPE]i?)?B?", text)
     if match is not None:
         size = Fraction(match[1]) * _UNITS[match[2] or ""]
@@ -93,7 +93,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str | int:
-    """``1Gi`` or ``500M`` where that is exact, otherwise the number of bytes."""
+    """Format bytes as ``1Gi`` or ``500M`` if that is exact, otherwise as the number of bytes."""
     for units in (("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"), ("E", "P", "T", "G", "M")):
         for unit in units:
             if size and size % _UNITS[unit] == 0:
@@ -102,7 +102,7 @@ def format_size(size: int) -> str | int:
 
 
 def parse_cpu(text: str) -> int:
-    """Thousandths of a core, from ``500m``, ``2`` or ``0.5``."""
+    """Parse thousandths of a core from ``500m``, ``2`` or ``0.5``."""
     match = re.fullmatch(rf"({DECIMAL})(m?)", text)
     if match is not None:
         milli = Fraction(match[1]) * (1 if match[2] else 1000)
@@ -114,12 +114,12 @@ def parse_cpu(text: str) -> int:
 
 
 def format_cpu(milli: int) -> str | int:
-    """Cores where whole, otherwise thousandths of a core."""
+    """Format whole cores as a number, otherwise as thousandths of a core."""
     return f"{milli}m" if milli % 1000 else milli // 1000
 
 
 def parse_gpu(text: str) -> GpuRequest:
-    """``8``, ``A100|H100``, ``A100:8``, ``24GB``, ``24GB:2``, ``A100:40GB:2`` or a share: ``0.5``, ``A100:0.5``."""
+    """Parse ``8``, ``A100|H100``, ``A100:8``, ``24GB:2``, ``A100:40GB:2``, or a share: ``0.5``, ``A100:0.5``."""
     if re.fullmatch(NUMBER, text):
         return GpuRequest(milli=parse_gpu_count(text))
     if re.fullmatch(GPU, text) is None:
@@ -137,7 +137,7 @@ def parse_gpu(text: str) -> GpuRequest:
 
 
 def format_gpu(request: GpuRequest) -> str | int:
-    """The spelling that ``parse_gpu`` reads; a number only for whole GPUs of any model and memory."""
+    """Format a request for ``parse_gpu``; as a number only for whole GPUs of any model and memory."""
     count = format_gpu_count(request.milli)
     if request.model is None and request.min_memory_bytes is None:
         return count
@@ -149,17 +149,17 @@ def format_gpu(request: GpuRequest) -> str | int:
 
 
 def parse_gpu_count(text: str) -> int:
-    """Thousandths of a GPU, from a number of GPUs."""
+    """Parse thousandths of a GPU from a number of GPUs."""
     return _thousandths(parse_number(text) * 1000, "GPU")
 
 
 def format_gpu_count(milli: int) -> str | int:
-    """A number of GPUs."""
+    """Format a number of GPUs."""
     return format(Decimal(milli) / 1000, "f") if milli % 1000 else milli // 1000
 
 
 def parse_duration(text: str) -> float:
-    """Seconds, from ``1h30m``, ``15s``, ``500ms`` or a plain number of seconds."""
+    """Parse seconds from ``1h30m``, ``15s``, ``500ms`` or a plain number of seconds."""
     if re.fullmatch(NUMBER, text):
         return float(Fraction(text))
     if re.fullmatch(DURATION, text) is None:
@@ -169,7 +169,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest spelling in d, h, m, s and ms."""
+    """Format seconds in the shortest spelling with d, h, m, s and ms."""
     exact = Decimal(repr(float(seconds)))
     if exact < 1 and exact * 1000 == int(exact * 1000):
         return f"{int(exact * 1000)}ms" if exact else "0s"
@@ -183,7 +183,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_every(text: str) -> tuple[float | None, int | None, bool | None]:
-    """Seconds, steps, or that the seconds are chosen, whichever is given: ``10m``, ``200 steps`` or ``auto``."""
+    """Parse seconds, steps, or the automatic choice of seconds: ``10m``, ``200 steps`` or ``auto``."""
     if text == EVERY_AUTO:
         return None, None, True
     if re.fullmatch(STEPS, text):
@@ -195,7 +195,7 @@ def parse_every(text: str) -> tuple[float | None, int | None, bool | None]:
 
 
 def parse_duration_or_steps(text: str) -> tuple[float | None, int | None]:
-    """Seconds or steps, whichever is given: ``30s`` or ``20 steps``."""
+    """Parse seconds or steps: ``30s`` or ``20 steps``."""
     if text == EVERY_AUTO:
         raise ValueError("is neither a duration nor a number of steps")
     try:
@@ -206,12 +206,12 @@ def parse_duration_or_steps(text: str) -> tuple[float | None, int | None]:
 
 
 def format_duration_or_steps(every: tuple[float | None, int | None]) -> str:
-    """The spelling that ``parse_duration_or_steps`` reads."""
+    """Format a value for ``parse_duration_or_steps``."""
     return format_every((*every, None))
 
 
 def format_every(every: tuple[float | None, int | None, bool | None]) -> str:
-    """The spelling that ``parse_every`` reads."""
+    """Format a value for ``parse_every``."""
     seconds, steps, is_auto = every
     if is_auto:
         return EVERY_AUTO
@@ -219,7 +219,7 @@ def format_every(every: tuple[float | None, int | None, bool | None]) -> str:
 
 
 def parse_share(text: str) -> float:
-    """A share of a whole, as a number or in percent; bounds are for the value it becomes part of."""
+    """Parse a share as a number or percentage; bounds are checked by the value that contains it."""
     if re.fullmatch(SHARE, text) is not None:
         return float(Fraction(text.rstrip("% ")) / 100)
     try:
@@ -229,7 +229,7 @@ def parse_share(text: str) -> float:
 
 
 def format_number(number: float) -> float | int:
-    """Whole numbers without a point."""
+    """Return whole numbers as int."""
     return int(number) if number == int(number) else number
 
 
@@ -240,7 +240,7 @@ def _thousandths(milli: Fraction, unit: str) -> int:
 
 
 def _like_size(text: str) -> str:
-    """A remedy for the usual slips: lower case, milli-bytes, bits."""
+    """Return a suggestion for common mistakes: lower case, milli-bytes, bits."""
     match = re.fullmatch(rf"({DECIMAL})\s*([kmgtpe])(i?)b?", text, re.IGNORECASE)
     return "" if match is None else f"; did you mean `{match[1]}{match[2].upper()}{match[3].lower()}`?"
 

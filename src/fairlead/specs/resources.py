@@ -1,4 +1,4 @@
-"""The resources of one node of a workload. Every number is exact and in a base unit."""
+"""The spec of the resources of one node of a workload. All numbers are exact and in base units."""
 
 from collections.abc import Iterable
 
@@ -26,7 +26,7 @@ class GpuRequest:
     Attributes:
         milli: Thousandths of a device; a multiple of 1000, or less than 1000 for a share of one device.
         model: Device model such as ``A100``, or alternatives as in ``A100|H100``; None for any.
-        min_memory_bytes: Each device has at least this much memory; None for any.
+        min_memory_bytes: Minimum memory of each device; None for any.
     """
 
     milli: int = 1000
@@ -38,7 +38,7 @@ class GpuRequest:
 
     @property
     def num_devices(self) -> int:
-        """Devices that are touched: a share touches one."""
+        """Return the number of devices involved: 1 for a share."""
         return max(1, self.milli // 1000)
 
     def _problems(self) -> Iterable[tuple[str, str]]:
@@ -61,16 +61,16 @@ class Resources:
     """The resources that each node of a workload gets.
 
     Attributes:
-        gpu: GPUs of each node; None for no GPU.
-        cpu_milli: Thousandths of a core; None lets the cluster choose and show it in the plan.
-        cpu_auto: Cores follow what runs of its kind used; ``cpu_milli`` holds until that is known.
+        gpu: GPUs of each node; None for none.
+        cpu_milli: Thousandths of a core; None for the cluster's choice, which the plan shows.
+        cpu_auto: Cores follow the usage of similar runs; ``cpu_milli`` applies until that is known.
         memory_bytes: Memory request and limit; None for no limit.
-        memory_auto: Memory follows what runs of its kind used, and grows after a kill at the limit.
+        memory_auto: Memory follows the usage of similar runs, and grows after a kill at the limit.
         shm_bytes: Size of /dev/shm; None for the cluster's default.
-        sharing: Ways in which the GPU may be shared, each once; empty for any that suits the run. With them a request
-            for one GPU with so much memory is one for a part that has it.
-        colocate: Other runs with as many GPUs that say so too may run on the same GPUs at once, where that gets more
-            done. An amount of GPU memory is then what the run needs of each, beside the others.
+        sharing: Accepted methods of sharing the GPU, each once; empty for any suitable one. If given, a request for one
+            GPU with an amount of memory means a part of a GPU with that memory.
+        colocate: Other runs with as many GPUs and this setting may run on the same GPUs concurrently, if that increases
+            throughput. GPU memory is then the amount that the run needs of each GPU beside the others.
     """
 
     gpu: GpuRequest | None = None
@@ -87,7 +87,7 @@ class Resources:
 
     @property
     def is_auto(self) -> bool:
-        """Return whether anything of it follows what runs of its kind used."""
+        """Return whether any resource follows the usage of similar runs."""
         return self.cpu_auto or self.memory_auto
 
     def _problems(self) -> Iterable[tuple[str, str]]:

@@ -1,10 +1,10 @@
-"""The parameters of a sweep, each written as one text: what values it has, on what scale, and under which condition.
+"""Parses parameters of a sweep, each given as one text with its values, its scale and its condition.
 
-0.0..0.5                     any number between the two, both allowed
-1..8                         a whole number, as both ends are
-log 1e-5..1e-1               in equal ratios
+0.0..0.5                     any number in the inclusive range
+1..8                         a whole number, since both bounds are
+log 1e-5..1e-1               on a logarithmic scale
 sgd | adam                   one of these words or numbers
-0.1..0.9 when opt=sgd|lion   only when another parameter, given above it, has one of these values
+0.1..0.9 when opt=sgd|lion   only if another parameter, given above it, has one of these values
 """
 
 import math
@@ -26,15 +26,15 @@ Value = int | float | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter.
+    """A parameter of a sweep.
 
     Attributes:
-        choices: The values it has, where they are listed; empty for a range.
-        low: The lowest value of a range.
-        high: The highest value of a range.
-        is_whole: A range has whole numbers only.
-        is_log: A range is searched in equal ratios.
-        when: The parameter on which it depends, and those of its values with which this one is there; None for always.
+        choices: Listed values; empty for a range.
+        low: Lower bound of a range.
+        high: Upper bound of a range.
+        is_whole: The range has whole numbers only.
+        is_log: The range is searched on a logarithmic scale.
+        when: Parameter on which it depends, and the values of that for which it is active; None for always.
     """
 
     name: str
@@ -46,29 +46,29 @@ class Parameter:
     when: tuple[str, tuple[Value, ...]] | None = None
 
     def is_active(self, values: Mapping[str, Value]) -> bool:
-        """Return whether it is there, given the values of those above it."""
+        """Return whether it is active, given the values of those above it."""
         return self.when is None or values.get(self.when[0]) in self.when[1]
 
     def at(self, part: float) -> Value:
-        """The value at a part of its range, from 0 up to but not including 1."""
+        """Return the value at a fraction of its range, from 0 up to but excluding 1."""
         if self.choices:
             return self.choices[min(int(part * len(self.choices)), len(self.choices) - 1)]
         if self.is_whole:
-            # So that the first and the last are as likely as any other.
+            # Makes the first and the last as likely as any other.
             low, high = self._warp(self.low - 0.5), self._warp(self.high + 0.5)
             return int(min(max(round(self._unwarp(low + part * (high - low))), self.low), self.high))
         low, high = self._warp(self.low), self._warp(self.high)
         return float(f"{min(max(self._unwarp(low + part * (high - low)), self.low), self.high):.6g}")
 
     def part(self, value: Value) -> float:
-        """Return where a value is in the range, from 0 to 1; of listed values its place among them."""
+        """Return the position of a value in the range, from 0 to 1; for listed values its place among them."""
         if self.choices:
             return self.choices.index(value) / max(1, len(self.choices)) if value in self.choices else 0.0
         low, high = self._warp(self.low), self._warp(self.high)
         return (self._warp(float(value)) - low) / (high - low) if high > low else 0.5
 
     def nearest(self, part: float) -> Value:
-        """The value at a part of a range as ``part`` tells it."""
+        """Return the value at a position in the range, the inverse of ``part``."""
         if not self.is_whole:
             return self.at(min(max(part, 0.0), 1.0))
         low, high = self._warp(self.low), self._warp(self.high)
@@ -76,7 +76,7 @@ class Parameter:
 
     @property
     def listed(self) -> Sequence[Value] | None:
-        """All of its values, in order; None where there is no end of them."""
+        """Return all of its values, in order; None if they are infinitely many."""
         if self.choices:
             return self.choices
         return range(int(self.low), int(self.high) + 1) if self.is_whole else None
@@ -89,22 +89,22 @@ class Parameter:
 
 
 def parse_value(text: str) -> Value:
-    """A whole number, a number or a word, as it is written."""
+    """Parse a whole number, a number or a word."""
     if _WHOLE.fullmatch(text):
         return int(text)
     return float(text) if re.fullmatch(_NUMBER, text) else text
 
 
 def show_value(value: Value) -> str:
-    """A value as a program is given it."""
+    """Format a value as it is passed to a program."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def read_parameter(name: str, text: str) -> Parameter:
-    """The parameter that a text describes.
+    """Parse a parameter.
 
     Raises:
-        ValueError: It describes none; the rest of a sentence that begins with the text.
+        ValueError: The text is invalid; the message continues a sentence that begins with the text.
     """
     when = None
     values = text.strip()
@@ -128,7 +128,7 @@ def read_parameter(name: str, text: str) -> Parameter:
 
 
 def read_parameters(texts: Mapping[str, str]) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
-    """The parameters that texts describe, in their order, and what is wrong, a sentence each."""
+    """Parse parameters in their order; return them and the problems, one sentence each."""
     found: list[Parameter] = []
     problems = []
     for name, text in texts.items():
@@ -145,7 +145,7 @@ def read_parameters(texts: Mapping[str, str]) -> tuple[tuple[Parameter, ...], tu
 
 
 def grid(space: Sequence[Parameter]) -> Iterator[dict[str, Value]]:
-    """All combinations of values, each once, the last parameter fastest; of parameters whose values are listed."""
+    """Yield all combinations of values of parameters with listed values, each once, the last parameter fastest."""
     if not space:
         yield {}
         return
@@ -165,7 +165,7 @@ def _combinations(space: Sequence[Parameter], above: dict[str, Value]) -> Iterat
 
 
 def count_combinations(space: Sequence[Parameter], most: int) -> int | None:
-    """Count the combinations of values, or return one more than ``most``; None where there is no end of them."""
+    """Count the combinations of values up to ``most`` + 1; return None if they are infinitely many."""
     listed = [parameter.listed for parameter in space]
     if any(each is None for each in listed):
         return None

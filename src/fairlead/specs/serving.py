@@ -1,4 +1,4 @@
-"""An endpoint: replicas of one server behind one address, as many as are asked for or as requests need."""
+"""The spec of an endpoint: replicas of one server behind one address, in a fixed or a load-dependent number."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -29,13 +29,13 @@ from fairlead.specs.training import (
 )
 from fairlead.specs.workload import WorkloadSpec
 
-# With a revision and the number of a replica behind it, it is still a name.
+# Leaves room for the revision and the number of a replica in names.
 NAME_MOST = 35
 MAX_REPLICAS = 1_000
-# What runs in a replica that has a predictor, and where it says that it is ready.
+# Command of a replica with a predictor, and its readiness path.
 PREDICTOR_SERVER = "python -m fairlead.runtime.serving"
 PREDICTOR_PROBE = "/v2/health/ready"
-# What a replica finds besides what every run does.
+# Variables set in a replica in addition to those of every run.
 SET = (
     "HOST", "PORT", "FAIRLEAD_MODEL", "FAIRLEAD_PREDICTOR", "FAIRLEAD_SERVICE", "FAIRLEAD_REVISION", "FAIRLEAD_REPLICA",
     "FAIRLEAD_BATCHING", "FAIRLEAD_GRACE", "FAIRLEAD_MAX_QUEUE",
@@ -72,7 +72,7 @@ SCALE_RULES: Constraints = {
     "latency_s": Limit(low=0.001, high=3_600),
     "first_token_s": Limit(low=0.001, high=3_600),
     "per_token_s": Limit(low=0.001, high=60),
-    # The gateway tells of the last 120 seconds.
+    # The gateway keeps the last 120 seconds.
     "window_s": Limit(low=1, high=110),
     "idle_s": Limit(low=1, high=DAY_S),
 }
@@ -125,17 +125,17 @@ ACCESS_RULES: Constraints = {
     "tokens_per_minute": Limit(low=1, high=1_000_000_000, whole=True),
 }
 TEAMS_MOST = 100
-# A step has at least one request in a thousand, and at most half of all: as many go to the old revision beside it.
+# A step has at least one request in a thousand, and at most half of all, since the old revision gets an equal share.
 LEAST_STEP, MOST_STEP, STEPS_MOST = 0.001, 0.5, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A time that comes again, and the replicas that there are then at least.
+    """A recurring time with a minimum number of replicas.
 
     Attributes:
-        cron: When it begins, in UTC: minute, hour, day of the month, month and day of the week.
-        duration_s: How long it lasts.
+        cron: Start in UTC: minute, hour, day of the month, month and day of the week.
+        duration_s: Duration in seconds.
     """
 
     cron: str
@@ -154,7 +154,7 @@ class Window:
 
 
 class Aggregation(StrEnum):
-    """The replicas that a query's number is of: all of them together, or one of them on average."""
+    """The meaning of a metric: the sum over all replicas, or the mean per replica."""
 
     SUM = "sum"
     MEAN = "mean"
@@ -162,13 +162,13 @@ class Aggregation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusQuery:
-    """A query whose number says how many replicas are needed.
+    """A Prometheus query that determines the number of replicas.
 
     Attributes:
-        url: Of the server, without ``/api/v1/query``.
-        query: In PromQL; its answer is one number.
-        target: The number that one replica is to have.
-        aggregation: What the number is of.
+        url: URL of the server, without ``/api/v1/query``.
+        query: PromQL query with a single number as result.
+        target: Target value per replica.
+        aggregation: Whether the result is a sum or a mean.
     """
 
     url: str
@@ -203,18 +203,18 @@ class Autoscaler(StrEnum):
 
 NO_AUTOSCALER = "it is set by a cluster's own autoscaler; give `by: hpa` or `by: keda`, or leave it out"
 AUTOSCALERS = {Autoscaler.HPA: "HorizontalPodAutoscaler", Autoscaler.KEDA: "ScaledObject"}
-"""The object that each is given, as people call it."""
+"""Kind of the object for each autoscaler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalMetric:
-    """A number from an adapter of the cluster's, such as Prometheus' own, that its HorizontalPodAutoscaler goes by.
+    """An external metric from an adapter of the cluster, such as Prometheus', for its HorizontalPodAutoscaler.
 
     Attributes:
-        name: By which the adapter serves it.
-        target: The number that one replica is to have.
-        labels: Only of series with these labels.
-        aggregation: What the number is of.
+        name: Name of the metric in the adapter.
+        target: Target value per replica.
+        labels: Labels that select series.
+        aggregation: Whether the value is a sum or a mean.
     """
 
     name: str
@@ -237,23 +237,23 @@ class ExternalMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The rule for the number of replicas where it may vary.
+    """The scaling rule of an endpoint with a variable number of replicas.
 
     Attributes:
-        by: The autoscaler of the cluster that sets the number; None for Fairlead.
-        cpu: The share of the CPU that a replica asks for which it is to use; None where that does not matter.
-        external_metric: A number from an adapter; None for none.
-        replicas: How many that autoscaler has there be; None until it has said so. Nobody else writes it.
-        concurrency: Requests in flight at once that one replica is to have.
-        latency_s: Seconds within which requests are to be answered, which the number goes by; None for ``concurrency``.
-        first_token_s: Seconds within which the first token of an answer is to come; None where that does not matter.
-        per_token_s: Seconds within which each further one is to come on average; None where that does not matter.
-        shed: Requests that would be later than ``latency_s`` are refused at once.
-        queue: Requests for each replica that may wait beside those that it has; None for ``concurrency``.
-        prometheus: A query of a Prometheus by which the number goes; None for ``concurrency``.
-        schedule: Times at which there are so many replicas at least, by names of your own.
-        window_s: No fewer replicas than any moment of so many last seconds needed.
-        idle_s: Seconds without any request before the last replica goes, where there may be none.
+        by: Autoscaler of the cluster that sets the number; None for Fairlead.
+        cpu: Target CPU utilization as a share of the request; None for no CPU target.
+        external_metric: Metric from an adapter; None for none.
+        replicas: Number set by the cluster's autoscaler, its only writer; None until it is set.
+        concurrency: Target number of requests in flight per replica.
+        latency_s: Target latency of requests in seconds, which determines the number; None for ``concurrency``.
+        first_token_s: Target seconds until the first token of an answer; None for no target.
+        per_token_s: Target mean seconds per further token; None for no target.
+        shed: Refuse requests at once that would exceed ``latency_s``.
+        queue: Target number of waiting requests per replica, besides those in progress; None for ``concurrency``.
+        prometheus: Prometheus query that determines the number; None for ``concurrency``.
+        schedule: Times with a minimum number of replicas, by name.
+        window_s: Seconds over which the maximum of the needed replicas is kept.
+        idle_s: Seconds without requests before the last replica is removed, if the minimum is 0.
     """
 
     by: Autoscaler | None = None
@@ -305,12 +305,12 @@ class Scale:
 
     @property
     def is_by_tokens(self) -> bool:
-        """Tell whether the number goes by when tokens come."""
+        """Return whether the latency of tokens determines the number."""
         return self.first_token_s is not None or self.per_token_s is not None
 
     @property
     def is_by_time(self) -> bool:
-        """Tell whether the number goes by how soon requests are answered, as forecasts have it."""
+        """Return whether forecast response times determine the number."""
         return self.latency_s is not None or self.is_by_tokens
 
     def _problems_of_autoscaler(self) -> Iterable[tuple[str, str]]:
@@ -352,11 +352,11 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """The bounds within which a predictor is given several requests at once.
+    """The limits of request batches for a predictor.
 
     Attributes:
-        max_batch_size: Rows of one batch at most.
-        max_latency_s: Seconds after it came by which a request of a batch is to be done; none waits for others longer.
+        max_batch_size: Maximum rows of a batch.
+        max_latency_s: Seconds from arrival within which a batched request must finish, which limits its wait.
     """
 
     max_batch_size: int = 32
@@ -368,10 +368,10 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """The way from one revision to the next.
+    """The rollout from one revision to the next.
 
     Attributes:
-        max_surge: Replicas beyond the number wanted that there may be meanwhile; with 0 an old one goes first.
+        max_surge: Maximum replicas above the desired number during a rollout; with 0 an old one is removed first.
     """
 
     max_surge: int = 1
@@ -382,13 +382,13 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryMetric:
-    """A number that answers tell in a header, and when it is bad. Exactly one of ``above`` and ``below`` is given.
+    """A number in a response header, and its bad range. Exactly one of ``above`` and ``below`` is given.
 
     Attributes:
-        header: Its name. Of an answer without it, or with something else than a number, nothing is said by it.
-        above: A number beyond this is bad.
-        below: A number short of this is bad.
-        margin: How much more often bad is too much, as a share of requests.
+        header: Name of the header. A response without it, or without a number in it, does not count.
+        above: Larger numbers are bad.
+        below: Smaller numbers are bad.
+        margin: Tolerated excess of bad responses, as a share of requests.
     """
 
     header: str
@@ -415,14 +415,14 @@ class Canary:
     """The trial of a new revision on a slice of the requests, against an equal slice of the old one.
 
     Attributes:
-        steps: Shares of the requests, each more than the one before; the trial goes on to the next as evidence grows.
-        errors: How much more often failing is too much, as a share of requests.
-        latency_s: Seconds beyond which a request is slow; None where slowness is not looked at.
-        slow: How much more often slow is too much, as a share of requests.
-        metric: What else is looked at; None for nothing.
-        confidence: 1 less the rate of each of the two errors that the test may make.
-        within_s: Seconds until the old revision stays if nothing is known.
-        shadow: The new revision gets copies of these requests, and its answers are thrown away.
+        steps: Increasing shares of the requests; the trial advances as evidence grows.
+        errors: Tolerated excess of failed requests, as a share of requests.
+        latency_s: Seconds beyond which a request is slow; None to ignore latency.
+        slow: Tolerated excess of slow requests, as a share of requests.
+        metric: Additional criterion; None for none.
+        confidence: 1 minus the rate of each of the two errors of the test.
+        within_s: Seconds after which the old revision stays if the test is inconclusive.
+        shadow: The new revision gets copies of these requests, and its responses are discarded.
     """
 
     steps: tuple[float, ...] = (0.05, 0.25, 0.5)
@@ -439,7 +439,7 @@ class Canary:
 
     @property
     def margins(self) -> Mapping[str, float]:
-        """Return how much more often than the old revision the new one may do badly, by criterion."""
+        """Return the tolerated excess of bad requests of the new revision over the old one, by criterion."""
         found = {"failed": self.errors}
         if self.latency_s is not None:
             found["slow"] = self.slow
@@ -466,7 +466,7 @@ class Canary:
 
 
 class OverflowCapacity(StrEnum):
-    """The kind of capacity that replicas above the base are to have."""
+    """The kind of capacity of replicas above the base."""
 
     SPOT = "spot"
 
@@ -476,11 +476,11 @@ class EndpointCapacity:
     """The kinds of capacity that replicas may use.
 
     Attributes:
-        spot: Whether capacity that can be reclaimed is allowed for all of them.
-        max_price: Highest price of one node in dollars per hour; None for no bound.
-        base: Replicas on on-demand nodes; None for 0 where there is an overflow, and else without meaning.
-        overflow: What those above the base use while it is to be had, and on-demand nodes while it is not; None where
-            no replica differs from the others.
+        spot: Whether reclaimable capacity is allowed for all of them.
+        max_price: Maximum price of a node in dollars per hour; None for no limit.
+        base: Number of replicas on on-demand nodes; None for 0 with an overflow, and without meaning otherwise.
+        overflow: Capacity of replicas above the base while it is available, with on-demand nodes as fallback; None
+            if all replicas are alike.
     """
 
     spot: bool = False
@@ -492,7 +492,7 @@ class EndpointCapacity:
         enforce(self._problems())
 
     def of_replica(self, tier: Tier | None) -> Capacity:
-        """Return what a replica of a part of them may use."""
+        """Return the capacity of a replica of a tier."""
         return Capacity(spot=self.spot or tier is Tier.OVERFLOW, max_price=self.max_price, tier=tier)
 
     def _problems(self) -> Iterable[tuple[str, str]]:
@@ -505,12 +505,12 @@ class EndpointCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Teams that may ask an endpoint, by keys which are made by a command and are in no spec.
+    """The teams with access to an endpoint, by keys that a command creates and no spec contains.
 
     Attributes:
-        teams: Whose keys open it; empty for its own team's.
-        requests_per_minute: That each team may begin within any minute; None for any number.
-        tokens_per_minute: That each team may have within a minute, before another request begins; None for any number.
+        teams: Teams whose keys give access; empty for its own team.
+        requests_per_minute: Maximum requests that each team starts in any minute; None for no limit.
+        tokens_per_minute: Tokens per minute of each team above which no further request starts; None for no limit.
     """
 
     teams: tuple[str, ...] = ()
@@ -538,14 +538,14 @@ class Replica(Training):
 
     Attributes:
         service: Name of the endpoint.
-        revision: Of the endpoint, as people call it.
-        model_path: Where the model is; empty for none.
-        predictor: ``module:Class`` where the program is our own server; empty for another program.
-        probe: Path that answers with a status below 400 once it can serve.
-        batching: As JSON for our own server.
-        max_queue: Requests that our own server lets wait.
-        guarded: Only gateways may ask it, which know who may.
-        code: Which of the kept states of its directory it runs; empty for none.
+        revision: Name of the revision of the endpoint.
+        model_path: Path of the model; empty for none.
+        predictor: ``module:Class`` if the program is Fairlead's server; empty for another program.
+        probe: Path that responds with a status below 400 once it can serve.
+        batching: JSON for Fairlead's server.
+        max_queue: Maximum waiting requests in Fairlead's server.
+        guarded: Only gateways, which check access, may send requests.
+        code: Stored snapshot of its directory that it runs; empty for none.
     """
 
     name: str = "replica"
@@ -566,23 +566,23 @@ class Serving:
 
     Attributes:
         name: Lower-case letters, digits and dashes, at most 35.
-        model: A path, ``NAME@production``, or ``run://NAME@best``; None where the server needs none.
-        run: The server's command, which listens on ``$PORT``; None with a predictor.
-        predictor: ``module:Class`` that our own server loads; None with a command.
-        probe: Path that answers once a replica is ready; None for the default.
-        replicas: How many; the fewest where ``most_replicas`` is more.
-        most_replicas: The most; None for ``replicas``, always.
-        scale: Where ``most_replicas`` is more; else its default.
-        batching: Of a predictor; its default with a command.
-        canary: The trial of a new revision before it takes over; None for none.
-        access: Whose requests are answered; None for everybody's.
-        timeout_s: Seconds in which a request is to be answered.
-        ready_within_s: Seconds in which a new revision's replica has to be ready.
-        max_concurrency: Requests that one replica is given at once; None for no bound.
-        max_queue: Requests that may wait for a replica; more are refused.
-        idempotent: A request may be sent again although a replica had begun with it.
-        engine: The controller of a cluster that serves it; None for replicas of ours.
-        code: Which state of its directory its replicas run, as a cluster keeps it that keeps any; nobody writes it.
+        model: Path, ``NAME@production``, or ``run://NAME@best``; None if the server needs none.
+        run: Command of the server, which listens on ``$PORT``; None with a predictor.
+        predictor: ``module:Class`` that Fairlead's server loads; None with a command.
+        probe: Path that responds once a replica is ready; None for the default.
+        replicas: Number of replicas; the minimum if ``most_replicas`` is larger.
+        most_replicas: Maximum number of replicas; None for a fixed number.
+        scale: Scaling rule for a variable number; its default otherwise.
+        batching: Batching of a predictor; its default with a command.
+        canary: Trial of a new revision before it takes over; None for none.
+        access: Teams with access; None for open access.
+        timeout_s: Timeout of a request in seconds.
+        ready_within_s: Seconds within which a replica of a new revision must be ready.
+        max_concurrency: Maximum concurrent requests of a replica; None for no limit.
+        max_queue: Maximum requests that wait for a replica; more are refused.
+        idempotent: A request may be resent even if a replica has started to process it.
+        engine: Controller of a cluster that serves it; None for Fairlead's replicas.
+        code: Snapshot of its directory that its replicas run, on a cluster that stores any; not written by users.
     """
 
     name: str
@@ -623,24 +623,24 @@ class Serving:
 
     @property
     def most(self) -> int:
-        """The most replicas that there may be, not counting those of a rollout."""
+        """Return the maximum number of replicas, without the surge of a rollout."""
         return self.replicas if self.most_replicas is None else self.most_replicas
 
     @property
     def in_flight_target(self) -> float:
-        """Requests in flight that one replica is to have, those that wait for it included."""
+        """Return the target number of requests in flight per replica, including waiting ones."""
         if self.scale.queue is None or self.max_concurrency is None:
             return self.scale.concurrency
         return float(self.max_concurrency + self.scale.queue)
 
     @property
     def teams_with_access(self) -> tuple[str, ...]:
-        """Return the teams whose keys open it; none where it needs no key."""
+        """Return the teams whose keys give access; empty for open access."""
         return () if self.access is None else self.access.teams or (self.team,)
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Attributes that mean nothing beside the others, and have their defaults."""
+        """Return the attributes that have no effect with the others, and have their defaults."""
         return (
             *(("batching",) if self.predictor is None else ()),
             *(("scale",) if self.most_replicas is None else ()),
@@ -648,20 +648,20 @@ class Serving:
 
     @property
     def probe_path(self) -> str:
-        """``probe`` with its default."""
+        """Return ``probe`` with its default."""
         if self.probe is not None:
             return self.probe
         return "/" if self.predictor is None else PREDICTOR_PROBE
 
     def tiers(self, replicas: int) -> Mapping[Tier | None, int]:
-        """Return how many of so many replicas are to be of which part."""
+        """Divide a number of replicas among tiers."""
         if self.capacity.overflow is None:
             return {None: replicas}
         base = min(self.capacity.base or 0, replicas)
         return {Tier.BASE: base, Tier.OVERFLOW: replicas - base}
 
     def replica(self, revision: str = "r1", tier: Tier | None = None) -> Replica:
-        """Return a replica of a revision, to be named by who submits it."""
+        """Return the spec of a replica of a revision, which the submitter names."""
         batching = {
             "max_batch_size": self.batching.max_batch_size,
             "max_latency_ms": self.batching.max_latency_s * 1000,
@@ -747,7 +747,7 @@ class Serving:
 
 
 def scaled_as(spec: WorkloadSpec, before: WorkloadSpec) -> WorkloadSpec:
-    """Return an endpoint with as many replicas as its cluster's autoscaler has set; any other spec as it is."""
+    """Return an endpoint with the number of replicas that its cluster's autoscaler set; any other spec unchanged."""
     if not isinstance(spec, Serving) or not isinstance(before, Serving):
         return spec
     if spec.scale.by is None or spec.scale.replicas is not None or before.scale.by is None:
@@ -756,7 +756,7 @@ def scaled_as(spec: WorkloadSpec, before: WorkloadSpec) -> WorkloadSpec:
 
 
 def map_runs(spec: Serving, of: Callable[[Training], Training]) -> Serving:
-    """Return the endpoint with what a function makes of its replica."""
+    """Return the endpoint with a function applied to its replica."""
     before = replace(spec.replica(), name=spec.name)
     mapped = of(before)
     if mapped == before:

@@ -1,10 +1,10 @@
-"""The ways in which one GPU can serve several runs."""
+"""Methods of sharing a GPU among runs."""
 
 from enum import StrEnum
 
 
 class Sharing(StrEnum):
-    """The ways in which a part of a GPU is kept apart from the others."""
+    """The methods of isolating a part of a GPU."""
 
     MIG = "mig"
     MPS = "mps"
@@ -12,7 +12,7 @@ class Sharing(StrEnum):
 
 
 class Handing(StrEnum):
-    """The ways in which GPUs that are not partitioned are handed out."""
+    """The methods of allocating GPUs that are not partitioned."""
 
     WHOLE = "whole"
     MPS = "mps"

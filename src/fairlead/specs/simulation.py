@@ -1,4 +1,4 @@
-"""The assumptions of a simulation on nodes and programs beside the trace. Only ``fairlead simulate`` reads it."""
+"""The spec of a simulation: assumptions on nodes and programs besides the trace, for ``fairlead simulate`` alone."""
 
 from collections.abc import Iterable
 
@@ -32,7 +32,7 @@ POOLS_MOST = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """The failures of nodes, each for itself: exponentially distributed times, then a fixed time of repair."""
+    """Independent failures of nodes: exponentially distributed times, then a fixed time of repair."""
 
     mtbf_s: float
     repair_s: float = 3600.0
@@ -43,12 +43,12 @@ class Failures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaims:
-    """The reclaims of spot nodes, each for itself.
+    """Independent reclaims of spot nodes.
 
     Attributes:
-        every_s: Mean of the exponentially distributed time that a node stays.
-        notice_s: Time from the notice until the node is gone.
-        away_s: How long it is away, where nobody has to ask for nodes.
+        every_s: Mean of the exponentially distributed lifetime of a node.
+        notice_s: Time from the notice until the node is removed.
+        away_s: Time until it returns, without an autoscaler.
     """
 
     every_s: float
@@ -61,13 +61,13 @@ class Reclaims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provisioning:
-    """An autoscaler: nodes come when they are asked for, up to the ``nodes`` of their pool, and leave when idle.
+    """An autoscaler: nodes are added on request, up to the ``nodes`` of their pool, and removed when idle.
 
     Attributes:
-        min_nodes: Those that are there from the beginning and always.
-        delay_s: Median time from the asking until a node is ready; lognormally distributed with the next.
-        delay_p90_s: Nine of ten have come by then; None for always ``delay_s``.
-        idle_s: A node without pods is removed after this time.
+        min_nodes: Number of permanent nodes.
+        delay_s: Median time from the request until a node is ready; lognormally distributed with ``delay_p90_s``.
+        delay_p90_s: 90th percentile of that time; None for always ``delay_s``.
+        idle_s: Time after which a node without pods is removed.
     """
 
     min_nodes: int = 0
@@ -86,15 +86,15 @@ class Provisioning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """The costs of starting and saving for every run, where its own line of the trace says nothing.
+    """The costs of starting and saving for every run whose line of the trace does not give them.
 
     Attributes:
-        start_up_s: Time from the placement of a gang until its ranks work.
-        checkpoint_every_s: Seconds of work between checkpoints of runs whose spec says nothing about it in seconds.
-        checkpoint_s: How long the work pauses for each checkpoint.
+        start_up_s: Time from the placement of a gang until its ranks start work.
+        checkpoint_every_s: Seconds of work between checkpoints of runs whose spec gives no interval in seconds.
+        checkpoint_s: Seconds for which work pauses for each checkpoint.
         save_s: Seconds that a checkpoint at a stop notice takes.
-        step_s: Seconds of work for each step that runs report, and with it their checkpoints; None when they report
-            nothing, so that all of their work counts as lost by whoever would stop them.
+        step_s: Seconds of work per step that runs report, with their checkpoints; None if they report nothing, so
+            that preemption counts all of their work as lost.
     """
 
     start_up_s: float = 0.0
@@ -109,13 +109,13 @@ class Programs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interference:
-    """By which factor runs take longer beside others than alone on what they hold; measured, 1 for not at all.
+    """Measured slowdown factors of runs beside others, relative to running alone; 1 for none.
 
     Attributes:
-        two: Two runs have parts of one device.
-        three: Three have.
-        four: Four have, or more.
-        neighbour: For each other run that works on the same node.
+        two: Two runs share a device.
+        three: Three runs share a device.
+        four: Four or more runs share a device.
+        neighbour: Factor for each other active run on the same node.
     """
 
     two: float = 1.0
@@ -127,7 +127,7 @@ class Interference:
         enforce(broken(self, INTERFERENCE_RULES))
 
     def on_device(self, num_runs: int) -> float:
-        """The factor with so many runs on one device."""
+        """Return the factor for a number of runs on one device."""
         return (1.0, 1.0, self.two, self.three, self.four)[min(num_runs, 4)]
 
 
@@ -136,11 +136,11 @@ class Simulation:
     """The assumptions of a simulation.
 
     Attributes:
-        pools: Names of the pools whose nodes it is about; all of the file when empty.
-        failures: None for nodes that never break.
-        reclaims: None for spot nodes that stay.
-        provisioning: None for nodes that are all there always.
-        programs, interference: Of the whole cluster, so never together with ``pools``.
+        pools: Names of the pools to which it applies; all pools of the file if empty.
+        failures: None for nodes that never fail.
+        reclaims: None for spot nodes that are never reclaimed.
+        provisioning: None for permanent nodes.
+        programs, interference: Apply to the whole cluster, so never together with ``pools``.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A search over parameters, or an array of runs: one run, described once, with other values in each trial."""
+"""The spec of a sweep, a search over parameters or an array of runs: one run with different values in each trial."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from fairlead.specs.search_space import Parameter, Value, count_combinations, re
 from fairlead.specs.training import DECADE_S, DEFAULT_TEAM, Training
 
 MAX_TRIALS = 10_000
-# With a dash and the number of the last trial it is still a name.
+# Leaves room for a dash and the number of the last trial in names.
 NAME_MOST = 45
 ENV_PREFIX = "FAIRLEAD_PARAM_"
 ENV_ALL = "FAIRLEAD_PARAMS"
@@ -50,7 +50,7 @@ STOP_RULES: Constraints = {
 
 
 class Sampler(StrEnum):
-    """The ways to choose the values of the next trial."""
+    """The methods of choosing the values of the next trial."""
 
     RANDOM = "random"
     GRID = "grid"
@@ -60,12 +60,12 @@ class Sampler(StrEnum):
     NSGA_II = "nsga-ii"
 
 
-# Those that learn from one objective.
+# Samplers that learn from one objective.
 LEARNING = (Sampler.TPE, Sampler.CMA_ES, Sampler.GP)
 
 
 class Rule(StrEnum):
-    """The rules by which trials are stopped before their end."""
+    """The rules by which trials are stopped early."""
 
     ASHA = "asha"
     HYPERBAND = "hyperband"
@@ -75,10 +75,10 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """The metric that a trial is judged by.
+    """The metric that a trial optimizes.
 
     Attributes:
-        metric: As trials report it; its last value counts.
+        metric: Name of the metric as reported by trials; its last value counts.
     """
 
     metric: str
@@ -90,17 +90,17 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prune:
-    """The settings by which trials are stopped before their end.
+    """The settings of early stopping of trials.
 
     Attributes:
         rule: ``asha`` keeps the best of ``factor`` at each rung (Li et al., 2020), ``hyperband`` does so in brackets
-            that begin at different rungs (Li et al., 2018), ``median`` stops what is worse than the median of the
-            others at the same step (Golovin et al., 2017); ``pbt`` lets another trial go on from the checkpoint of a
-            better one in its place, with other values (Jaderberg et al., 2017).
-        after: Steps before a trial is first judged: the first rung. None for a quarter of a whole trial, as soon as one
-            has told how long that is, with asha and median; for 1 with the others.
-        factor: Of so many trials at a rung one goes on to the next, which is so many times as far.
-        steps: Steps of a whole trial, which Hyperband has to know.
+            that begin at different rungs (Li et al., 2018), ``median`` stops trials worse than the median of the
+            others at the same step (Golovin et al., 2017); ``pbt`` replaces a trial by one that continues from the
+            checkpoint of a better one, with other values (Jaderberg et al., 2017).
+        after: Steps before a trial is first evaluated, the first rung. None for a quarter of a whole trial, once one
+            has reported its length, with asha and median; for 1 with the others.
+        factor: One of ``factor`` trials at a rung continues to the next, which has ``factor`` times as many steps.
+        steps: Steps of a whole trial, required by Hyperband.
     """
 
     rule: Rule = Rule.ASHA
@@ -113,7 +113,7 @@ class Prune:
 
     @property
     def num_brackets(self) -> int:
-        """Of Hyperband, how many brackets there are."""
+        """Return the number of brackets of Hyperband."""
         number, reach = 1, (self.after or 1) * self.factor
         while self.steps is not None and reach <= self.steps:
             number, reach = number + 1, reach * self.factor
@@ -131,11 +131,11 @@ class Prune:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The conditions on which a sweep is over before all of its trials are.
+    """The conditions under which a sweep ends before all of its trials.
 
     Attributes:
-        target: A value of the objective that is good enough; None for none.
-        duration_s: Seconds since the first trial was submitted; None for no bound.
+        target: Sufficient value of the objective; None for none.
+        duration_s: Seconds since the submission of the first trial; None for no limit.
     """
 
     target: float | None = None
@@ -147,7 +147,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(Training):
-    """The run of which every trial is one; its name is the sweep's, with the trial's number."""
+    """The spec of the run of every trial; its name is the sweep's with the trial's number appended."""
 
     name: str = "trial"
 
@@ -158,15 +158,15 @@ class Sweep:
 
     Attributes:
         name: Lower-case letters, digits and dashes, at most 45.
-        parameters: What each may be, as ``fairlead.specs.search_space`` reads it.
-        trial: The run; ``{{name}}`` in its command, set-up and variables is the value of that parameter.
-        objective: None for an array of runs, of which none is better than another, and with ``objectives``.
-        objectives: Two to four of them, where there are several; empty otherwise.
-        trials: How many; None for all combinations, which have to be finite.
-        parallel: How many at once; None for as many as there is room for.
-        prune: None to let every trial end by itself.
-        max_failed: The sweep has failed when more trials than this have, not counting those that diverged.
-        seed: Other values with another one.
+        parameters: Range of each parameter, in the syntax of ``fairlead.specs.search_space``.
+        trial: Run of a trial; ``{{name}}`` in its command, set-up and variables is the value of that parameter.
+        objective: Objective; None for an array of runs, which are not compared, and with ``objectives``.
+        objectives: Two to four objectives; empty with at most one.
+        trials: Number of trials; None for all combinations, which must be finite.
+        parallel: Maximum number of concurrent trials; None for as many as fit.
+        prune: Early stopping; None for none.
+        max_failed: Number of failed trials above which the sweep fails, without diverged ones.
+        seed: Seed of the sampled values.
     """
 
     name: str
@@ -189,22 +189,22 @@ class Sweep:
 
     @property
     def space(self) -> tuple[Parameter, ...]:
-        """Its parameters, in their order."""
+        """Return its parameters, in order."""
         return read_parameters(self.parameters)[0]
 
     @property
     def adapted(self) -> tuple[Parameter, ...]:
-        """Return those that CMA-ES adapts: ranges that are always there."""
+        """Return the parameters that CMA-ES adapts: unconditional ranges."""
         return tuple(filter(_is_adapted, self.space))
 
     @property
     def judged_by(self) -> tuple[Objective, ...]:
-        """Return what its trials are judged by: one objective, several, or none of an array."""
+        """Return its objectives: one, several, or none for an array."""
         return self.objectives or (() if self.objective is None else (self.objective,))
 
     @property
     def num_trials(self) -> int:
-        """Return how many trials there are to be."""
+        """Return the total number of trials."""
         if self.trials is not None and self.chosen_sampler is not Sampler.GRID:
             return self.trials
         most = MAX_TRIALS if self.trials is None else self.trials
@@ -214,12 +214,12 @@ class Sweep:
 
     @property
     def is_population(self) -> bool:
-        """Return whether trials that give way are followed by copies of better ones."""
+        """Return whether stopped trials are replaced by copies of better ones."""
         return self.prune is not None and self.prune.rule is Rule.PBT
 
     @property
     def chosen_sampler(self) -> Sampler:
-        """The sampler, or what is used where none is given: all combinations of an array, else TPE or NSGA-II."""
+        """Return the sampler or its default: grid for an array, else TPE or NSGA-II."""
         if self.sampler is not None:
             return self.sampler
         if self.objectives:
@@ -346,12 +346,12 @@ def _is_adapted(parameter: Parameter) -> bool:
 
 
 def template_texts(trial: Training) -> tuple[str, ...]:
-    """The texts of a trial in which parameters are filled in."""
+    """Return the texts of a trial in which parameters are substituted."""
     return (trial.run, trial.setup or "", *trial.env.values())
 
 
 def trial_run(sweep: Sweep, values: Mapping[str, Value]) -> Training:
-    """The run of a trial with these values."""
+    """Return the run of a trial with some values."""
     trial = sweep.trial
 
     def filled(text: str) -> str:
@@ -366,11 +366,11 @@ def trial_run(sweep: Sweep, values: Mapping[str, Value]) -> Training:
 
 
 def values_of(trial: Training) -> Mapping[str, Value]:
-    """The values of the parameters of a trial's run, which nobody may change."""
+    """Return the immutable values of the parameters of a trial's run."""
     return _read_values(trial.env.get(ENV_ALL, "{}"))
 
 
-# A sweep is judged by all of its trials each time.
+# Every evaluation of a sweep reads all of its trials.
 @lru_cache(maxsize=10_000)
 def _read_values(text: str) -> Mapping[str, Value]:
     found: dict[str, Value] = json.loads(text)
@@ -378,6 +378,6 @@ def _read_values(text: str) -> Mapping[str, Value]:
 
 
 def map_runs(spec: Sweep, of: Callable[[Training], Training]) -> Sweep:
-    """The sweep with another run."""
+    """Return the sweep with a function applied to its run."""
     run = of(spec.trial)
     return replace(spec, trial=Trial(**{each.name: getattr(run, each.name) for each in fields(Training)}))

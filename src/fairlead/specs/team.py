@@ -1,4 +1,4 @@
-"""A group of people that shares a cluster with others: a namespace and a quota."""
+"""The spec of a team: users who share a namespace, with quota and budget."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -32,18 +32,18 @@ PROJECT = Text(
     what="a project, as the label `project` of runs has it; use letters, digits, `-`, `_` and `.`",
 )
 PROJECTS_MOST = 1_000
-# The label of a run that says for which project it is.
+# Label of a run with its project.
 PROJECT_LABEL = "project"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """Amounts that a team holds at one time: the most, or what it is guaranteed.
+    """Amounts that a team may hold at a time: its maximum or its guarantee.
 
     Attributes:
-        gpu_milli: Thousandths of a GPU; None says nothing of GPUs.
-        cpu_milli: Thousandths of a core; None says nothing of cores.
-        memory_bytes: None says nothing of memory.
+        gpu_milli: Thousandths of a GPU; None if not set.
+        cpu_milli: Thousandths of a core; None if not set.
+        memory_bytes: Memory in bytes; None if not set.
     """
 
     gpu_milli: int | None = None
@@ -55,7 +55,7 @@ class Quota:
 
 
 class WhenSpent(StrEnum):
-    """The fate of a team's runs when its budget is spent: new ones wait, or those that run stop as well."""
+    """The handling of a team's runs when its budget is spent: new ones wait, or active ones are stopped as well."""
 
     WAIT = "wait"
     STOP = "stop"
@@ -66,8 +66,8 @@ class Budget:
     """The money that a team, or a project of a team, may spend.
 
     Attributes:
-        monthly: Dollars in a calendar month, UTC.
-        when_spent: What happens to runs that run when it is spent; new ones wait in either case.
+        monthly: Dollars per calendar month, UTC.
+        when_spent: Handling of active runs when it is spent; new ones wait in either case.
     """
 
     monthly: float
@@ -79,17 +79,17 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """People who share a namespace.
+    """A team of users who share a namespace.
 
     Attributes:
         name: A DNS label of at most 50 characters; the namespace on Kubernetes.
-        quota: The most that it holds at one time, borrowed or not.
-        guaranteed: What it gets whenever it asks, as far as ``quota`` lets it; others may borrow it meanwhile.
-        weight: Its share of a contended cluster relative to other teams.
+        quota: Maximum that it holds at a time, borrowed or not.
+        guaranteed: Resources available to it on demand, within ``quota``; others may borrow them meanwhile.
+        weight: Share of a contended cluster relative to other teams.
         members: User names or e-mail addresses, each once.
-        budget: What it may spend; None for no bound.
-        project_budgets: What its runs may spend by the project that their label ``project`` names; a project that is
-            not named has no bound but the team's.
+        budget: Budget of the team; None for no limit.
+        project_budgets: Budgets of projects, which the label ``project`` of runs names; other projects have only the
+            team's limit.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Team:
 
     @property
     def has_budgets(self) -> bool:
-        """Return whether anything bounds what its runs may spend."""
+        """Return whether a budget limits its runs."""
         return self.budget is not None or bool(self.project_budgets)
 
     def _problems(self) -> Iterable[tuple[str, str]]:

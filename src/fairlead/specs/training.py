@@ -1,4 +1,4 @@
-"""A distributed training run."""
+"""The spec of a distributed training run."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -38,7 +38,7 @@ RETRY_RULES: Constraints = {
     "max_backoff_s": Limit(low=0.001, high=DAY_S, zero=True),
 }
 
-# Every pair of a name and a number in a line of output, as Katib's collector reads them by default.
+# Matches every pair of a name and a number in a line of output, the default of Katib's collector.
 NAME_VALUE = "name=value"
 
 METRICS_RULES: Constraints = {"pattern": Text(max_length=1_000)}
@@ -78,16 +78,16 @@ ENV_NAME = Text(
 ENV_VALUE = Text(max_length=65_536, lines=True, blank=True)
 ENV_TOTAL = 262_144
 ENV_MOST = 250
-# What `FAIRLEAD_TRACKERS` chooses from, as the runtime has them.
+# Valid values of `FAIRLEAD_TRACKERS`, as in the runtime.
 TRACKERS = ("mlflow", "wandb", "tensorboard")
-# Says of every object of Fairlead's whose it is.
+# Label of every object of Fairlead.
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
 
 class Launch(StrEnum):
-    """The ways to start ranks.
+    """The methods of starting ranks.
 
-    ``TORCHRUN`` gives a lone rank the rendezvous variables too, which several ranks find in any case.
+    ``TORCHRUN`` sets the rendezvous variables for a single rank too; several ranks get them in any case.
     """
 
     AUTO = "auto"
@@ -96,14 +96,14 @@ class Launch(StrEnum):
 
 
 class Elastic(StrEnum):
-    """The ways to go on when a rank is killed: all start again from a checkpoint, or the others go on at once."""
+    """The handling of a killed rank: all ranks restart from a checkpoint, or the others continue at once."""
 
     RESTART = "restart"
     IN_PLACE = "in_place"
 
 
 class Framework(StrEnum):
-    """The frameworks whose way to meet is known; every one of them finds torchrun's variables besides its own."""
+    """The frameworks with a supported rendezvous; all get torchrun's variables besides their own."""
 
     TORCH = "torch"
     LIGHTNING = "lightning"
@@ -117,11 +117,11 @@ class Framework(StrEnum):
     RAY = "ray"
 
 
-# Every rank of these has the addresses of all in one variable, for which Linux has room for 128 KiB.
+# Frameworks whose ranks get all addresses in one variable, which Linux limits to 128 KiB.
 LISTING = frozenset((Framework.TENSORFLOW, Framework.LIGHTGBM))
 LISTED_MOST = 512
 
-# Variables that make a process a member of its group; `env` cannot give them another value.
+# Variables that make a process a member of its group; `env` cannot override them.
 SET_BY_FRAMEWORK: Mapping[str, tuple[str, ...]] = {
     Framework.TENSORFLOW: ("TF_CONFIG",),
     Framework.JAX: (
@@ -142,8 +142,7 @@ SET_BY_FRAMEWORK: Mapping[str, tuple[str, ...]] = {
 
 
 class Tier(StrEnum):
-    """The part of an endpoint's replicas that one belongs to: the base, on on-demand nodes alone, or those above it,
-    which are on spot nodes where these have room."""
+    """The tier of an endpoint's replica: base, on on-demand nodes, or overflow, on spot nodes if these have room."""
 
     BASE = "base"
     OVERFLOW = "overflow"
@@ -154,12 +153,12 @@ class Capacity:
     """The kind of capacity that the run may use.
 
     Attributes:
-        spot: Whether capacity that can be reclaimed is allowed.
-        auto: Spot is used while it saves money and the ``deadline_s`` allows it, else on-demand; implies ``spot``.
-        only_spot: What was decided for a run that is ``auto``: nothing but spot, or none; None for either. No key.
-        max_price: Highest price of one node in dollars per hour; None for no bound.
-        tier: Of a replica whose endpoint has a base; None for any other. A key of replicas alone.
-        avoided: Nodes that were found not to start its pods. No key.
+        spot: Whether reclaimable capacity is allowed.
+        auto: Use spot while it saves money and the ``deadline_s`` permits it, else on-demand; implies ``spot``.
+        only_spot: Decision for a run with ``auto``: spot only, or none; None for either. Not a key.
+        max_price: Maximum price of a node in dollars per hour; None for no limit.
+        tier: Tier of a replica whose endpoint has a base; None for any other run. A key of replicas only.
+        avoided: Nodes that failed to start its pods. Not a key.
     """
 
     spot: bool = False
@@ -175,18 +174,18 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The place and the interval at which the run saves its state.
+    """The place and the interval of the run's checkpoints.
 
     Attributes:
-        to: Directory or URL; the run's name is added to it. None for the run's own directory.
-        origin: A run of the same team, directory or URL from whose newest checkpoint a run begins that has none of its
-            own; None to begin from nothing.
-        every_s: Seconds between checkpoints; None when steps count, or when only a stop notice saves.
+        to: Directory or URL, to which the run's name is appended. None for the run's own directory.
+        origin: Run of the same team, directory or URL from whose newest checkpoint a run without its own starts;
+            None to start from scratch.
+        every_s: Seconds between checkpoints; None with an interval in steps, or to save only at a stop notice.
         every_steps: Steps between checkpoints; excludes ``every_s``.
-        every_auto: The run chooses the seconds between checkpoints itself; None when it does not; excludes both.
-        keep: How many complete checkpoints are kept.
-        memory_every_s: Seconds between saves into the memory of the nodes; None when steps count, or for none.
-        memory_every_steps: Steps between them; excludes ``memory_every_s``.
+        every_auto: The run chooses the seconds between checkpoints itself; None if not; excludes both.
+        keep: Number of complete checkpoints to keep.
+        memory_every_s: Seconds between saves to the memory of the nodes; None with an interval in steps, or for none.
+        memory_every_steps: Steps between such saves; excludes ``memory_every_s``.
     """
 
     to: str | None = None
@@ -203,7 +202,7 @@ class Checkpoint:
 
     @property
     def is_in_memory(self) -> bool:
-        """Return whether the nodes hold checkpoints in memory as well."""
+        """Return whether the nodes also hold checkpoints in memory."""
         return self.memory_every_s is not None or self.memory_every_steps is not None
 
     def _problems(self) -> Iterable[tuple[str, str]]:
@@ -224,14 +223,15 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """The number of times that a failed run starts again.
+    """The limits of retries of a failed run.
 
     Attributes:
-        program: Restarts after the program itself failed, over the whole life of the run.
-        infrastructure: Restarts in a row, without any progress between them, after the platform failed it. What was
-            saved is progress, or reported where nothing is saved; before a lost pod or node so is a minute of running.
-        backoff_s: Wait before a repeated restart; it doubles each time. The first restart after progress is at once.
-        max_backoff_s: Upper bound of that wait.
+        program: Maximum restarts after failures of the program, over the lifetime of the run.
+        infrastructure: Maximum consecutive restarts after failures of the platform, without progress in between. A
+            checkpoint is progress, or a report if nothing is saved; before a lost pod or node, so is a minute of
+            running.
+        backoff_s: Wait before a repeated restart; doubles each time. The first restart after progress is immediate.
+        max_backoff_s: Maximum of that wait.
     """
 
     program: int = 0
@@ -253,7 +253,7 @@ class Retry:
 
 
 class WhenIdle(StrEnum):
-    """The things that may follow for a run that leaves idle what it holds."""
+    """The actions on an idle run."""
 
     NOTIFY = "notify"
     SHRINK = "shrink"
@@ -262,12 +262,12 @@ class WhenIdle(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """A bound below which a run counts as idle, and what follows then.
+    """The threshold below which a run counts as idle, and the action.
 
     Attributes:
-        then: ``NOTIFY`` tells it; ``SHRINK`` has an elastic gang go on with its fewest nodes; ``SUSPEND`` suspends it.
-        below: Mean utilisation of its GPUs, from 0 to 1; without any, of its cores where it has more than one a rank.
-        for_s: Seconds over which that mean is taken.
+        then: ``NOTIFY`` reports it; ``SHRINK`` reduces an elastic gang to its minimum; ``SUSPEND`` suspends it.
+        below: Mean utilisation of its GPUs, from 0 to 1; without GPUs, of its cores if it has more than one per rank.
+        for_s: Seconds over which the mean is taken.
     """
 
     then: WhenIdle = WhenIdle.NOTIFY
@@ -280,10 +280,10 @@ class Idle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
-    """The amount of output that is kept.
+    """The limit of stored output.
 
     Attributes:
-        max_bytes: The most that is kept of each pod's output, its newest; on Kubernetes the nodes' kubelets bound it.
+        max_bytes: Maximum size of the newest output of each pod; on Kubernetes the kubelets of the nodes limit it.
     """
 
     max_bytes: int = 64 * MIB
@@ -294,12 +294,12 @@ class Logs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The way to read metrics from what the program prints.
+    """The extraction of metrics from the program's output.
 
     Attributes:
-        pattern: ``name=value`` for every such pair of a name and a number, or a regular expression (Python's) that is
-            searched in each line, and whose named groups are numbers: ``step``, ``epoch``, ``total`` and ``loss`` are
-            what ``run.progress`` calls so, any other is a metric.
+        pattern: ``name=value`` for every such pair of a name and a number, or a Python regular expression to search in
+            each line, whose named groups are numbers: ``step``, ``epoch``, ``total`` and ``loss`` as in
+            ``run.progress``, any other name is a metric.
     """
 
     pattern: str
@@ -309,7 +309,7 @@ class Metrics:
 
     @property
     def regular_expression(self) -> str | None:
-        """The pattern; None for ``name=value``."""
+        """Return the pattern; None for ``name=value``."""
         return None if self.pattern == NAME_VALUE else self.pattern
 
     def _problems(self) -> Iterable[tuple[str, str]]:
@@ -336,33 +336,33 @@ class Training:
 
     Attributes:
         name: Lower-case letters, digits and dashes (a DNS label of at most 50 characters).
-        run: The command, as for a shell. A plain ``python script.py ...`` starts fastest.
-        setup: Shell commands run once for each node before the first start.
-        workdir: Directory the command runs in; None for the directory of the spec file.
+        run: Shell command. A plain ``python script.py ...`` starts fastest.
+        setup: Shell commands that run once per node before the first start.
+        workdir: Working directory of the command; None for the directory of the spec file.
         image: Container image; needs a cluster with containers.
         env: Variables added to the environment.
-        labels: Names and values of the user's own, by which runs are found; on Kubernetes also of its pods.
-        nodes: Pods of the gang, each on one node; the fewest with which it runs where ``most_nodes`` is more.
-        most_nodes: The most pods of an elastic gang, which runs on as many as are free; None for ``nodes``, always.
-        ranks_per_node: Processes on each node; None for one per GPU, or 1 without GPUs.
-        priority: Higher starts first, 0 to 1000; -1 uses only what is idle and gives way to any other run.
-        max_duration_s: The run is stopped, with a checkpoint, after this long since its first start; None for no bound.
-        max_cost: The run is stopped, with a checkpoint, before it has cost so many dollars; None for no bound.
-        expected_duration_s: How long its work takes, about, without waits, with ``nodes`` nodes; None when nobody says.
-        deadline_s: Its work is to be done this long after it was submitted; None for no such time.
-        stall_timeout_s: No progress for this long counts as a hang; None turns it off.
-        idle: When it counts as idle, and what follows.
+        labels: User labels by which runs are selected; on Kubernetes also set on its pods.
+        nodes: Number of pods of the gang, each on one node; the minimum if ``most_nodes`` is larger.
+        most_nodes: Maximum pods of an elastic gang, which uses as many nodes as are free; None for ``nodes``.
+        ranks_per_node: Processes per node; None for one per GPU, or 1 without GPUs.
+        priority: Higher starts first, 0 to 1000; -1 uses only idle resources and yields to any other run.
+        max_duration_s: Seconds since its first start after which it is stopped, with a checkpoint; None for no limit.
+        max_cost: Dollars before which the run is stopped, with a checkpoint; None for no limit.
+        expected_duration_s: Approximate duration without waits on ``nodes`` nodes; None if not given.
+        deadline_s: Seconds after submission by which its work must be done; None for no deadline.
+        stall_timeout_s: Seconds without progress that count as a hang; None to disable.
+        idle: Threshold and action for an idle run.
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
-        framework: The framework by whose variables its processes meet, a lone rank's too; None for torchrun's alone.
-        launch: ``exec`` turns fast forking of ranks off; ``torchrun`` gives a lone rank what torchrun would set.
-        elastic: What follows when a rank is killed; ``IN_PLACE`` needs a program that steps through ``run.steps``.
-        terminate_on_nan: A loss that is NaN or infinite, as the program reports it, ends the run with its step.
-        metrics: How metrics are read from its output; None when nothing is read there.
-        model: The transformer that it trains, for estimates; None when nobody says.
-        parallel: How a step is split over its ranks; None when that is the program's own.
-        engine: The controller of the cluster that gets the run; None for Fairlead's own placement.
-        queue: The queue of the engine, or of Kueue, that admits the run; None for none.
-        kubernetes: Fields laid over each pod on Kubernetes.
+        framework: Framework whose rendezvous variables are set, also for a single rank; None for torchrun's only.
+        launch: ``exec`` disables fast forking of ranks; ``torchrun`` sets torchrun's variables for a single rank.
+        elastic: Handling of a killed rank; ``IN_PLACE`` requires a program that iterates over ``run.steps``.
+        terminate_on_nan: A reported loss that is NaN or infinite ends the run at that step.
+        metrics: Extraction of metrics from its output; None for none.
+        model: Transformer that it trains, for estimates; None if not given.
+        parallel: Split of a step over its ranks; None if the program decides.
+        engine: Controller of the cluster that places the run; None for Fairlead's placement.
+        queue: Queue of the engine, or of Kueue, that admits the run; None for none.
+        kubernetes: Fields merged into each pod on Kubernetes.
     """
 
     name: str
@@ -406,7 +406,7 @@ class Training:
 
     @property
     def ranks_on_each_node(self) -> int:
-        """``ranks_per_node`` with its default: one for each GPU, or 1, as of Ray, which starts its own processes."""
+        """Return ``ranks_per_node`` or its default: one per GPU, or 1 without GPUs and for Ray."""
         if self.ranks_per_node is not None:
             return self.ranks_per_node
         gpu = self.resources.gpu
@@ -414,22 +414,22 @@ class Training:
 
     @property
     def world_size(self) -> int:
-        """Ranks in all; of an elastic gang the fewest."""
+        """Return the total number of ranks; for an elastic gang the minimum."""
         return self.nodes * self.ranks_on_each_node
 
     @property
     def has_rendezvous(self) -> bool:
-        """Return whether its processes find the variables that torchrun sets, ``RANK`` and ``MASTER_ADDR`` among them.
+        """Return whether its processes get the variables that torchrun sets, such as ``RANK`` and ``MASTER_ADDR``.
 
-        A program takes itself for one of several ranks when it finds them, so a lone rank gets them only on request.
+        Programs take these variables as a sign of several ranks, so a single rank gets them only on request.
         """
         is_asked_for = self.launch is Launch.TORCHRUN or self.framework is not None
         return is_asked_for or self.most_nodes is not None or self.world_size > 1
 
     @property
     def may_fork(self) -> bool:
-        """Return whether ranks may be forked from a process that has their imports in memory."""
-        # What runs beside rank 0 becomes its program, which a fork cannot.
+        """Return whether ranks may be forked from a process with their imports loaded."""
+        # With these, a helper beside rank 0 becomes its program by exec, which a fork cannot.
         return self.launch is not Launch.EXEC and self.framework not in (
             Framework.XGBOOST,
             Framework.MPI,
@@ -437,8 +437,8 @@ class Training:
         )
 
     def at(self, num_nodes: int) -> "Training":
-        """The same with just so many nodes, from 1 to as many as it may have."""
-        # Everything else was checked when this was made, and decisions ask for it for every elastic gang.
+        """Return the same run with a number of nodes, from 1 to its maximum."""
+        # Skips validation, which was done at creation, since decisions call this for every elastic gang.
         made = object.__new__(Training)
         for each in self.__slots__:
             object.__setattr__(made, each, getattr(self, each))
@@ -447,12 +447,12 @@ class Training:
         return made
 
     def on(self, *, spot: bool) -> "Training":
-        """The same with nothing but spot nodes, or with none of them."""
+        """Return the same run on spot nodes only, or on none."""
         own = self.capacity
         return self._within(Capacity(spot=spot, only_spot=spot, max_price=own.max_price, avoided=own.avoided))
 
     def away_from(self, names: tuple[str, ...]) -> "Training":
-        """The same on any nodes but these."""
+        """Return the same run on any nodes except these."""
         return self._within(replace(self.capacity, avoided=names))
 
     def _within(self, capacity: Capacity) -> "Training":
@@ -534,7 +534,7 @@ class Training:
 
 
 def env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Return what is wrong with variables that a spec adds to the environment."""
+    """Yield the problems of a spec's environment variables."""
     for name, value in env.items():
         if (problem := ENV_NAME.problem(name)) is not None:
             yield "env", problem
@@ -552,13 +552,13 @@ def env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
 
 
 def _strange_tracker(value: str) -> str | None:
-    """The first word of a choice of trackers that names none; None where all do."""
+    """Return the first unknown tracker in a list; None if all are known."""
     words = [word.strip() for word in value.split(",")]
     return None if value.strip() in ("", "none") else next((word for word in words if word not in TRACKERS), None)
 
 
 def label_problem(name: str, value: str) -> str | None:
-    """Return what is wrong with a label of a run; None when nothing is. The rules are Kubernetes' own for labels."""
+    """Return the problem of a run's label by Kubernetes' rules for labels; None if it is valid."""
     if (problem := LABEL_NAME.problem(name)) is not None:
         return problem
     if name.startswith(OWN_DOMAIN):
@@ -570,7 +570,7 @@ def label_problem(name: str, value: str) -> str | None:
 
 
 def labels_problems(labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Return what is wrong with the labels of a spec."""
+    """Yield the problems of a spec's labels."""
     found = (label_problem(name, value) for name, value in labels.items())
     yield from (("labels", problem) for problem in found if problem is not None)
     if len(labels) > LABELS_MOST:

@@ -1,21 +1,21 @@
-"""The things that the specs of all workloads have in common, whatever their kind."""
+"""The common interface of the specs of workloads of all kinds."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
 LABELS_MOST = 50
-# The variable that holds the pipeline where its driver is a pod. Here, since whoever admits a run looks for it.
+# Variable with the pipeline if its driver is a pod. Here, since admission checks every run for it.
 PIPELINE_VARIABLE = "FAIRLEAD_PIPELINE"
 
 
 class WorkloadSpec(Protocol):
-    """A spec that a cluster keeps as a workload: a run with pods, or a parent with children.
+    """A spec that a cluster stores as a workload: a run with pods, or a parent with children.
 
     Attributes:
         name: Unique among the unfinished workloads of its team.
-        team: Whose it is.
-        labels: By which people select it.
+        team: Team that owns it.
+        labels: Labels by which users select it.
     """
 
     @property
@@ -32,11 +32,11 @@ Spec = TypeVar("Spec", bound=WorkloadSpec)
 
 
 def renamed(spec: Spec, name: str, team: str | None = None) -> Spec:
-    """Return a spec under another name, and for another team where one is given.
+    """Return a spec with another name, and another team if one is given.
 
     Raises:
-        BrokenRules: A spec cannot have that name.
+        BrokenRules: The name is invalid for the spec.
     """
-    # A protocol cannot say that it is a dataclass.
+    # A protocol cannot declare that it is a dataclass.
     value = cast(Any, spec)
     return cast(Spec, replace(value, name=name, team=spec.team if team is None else team))

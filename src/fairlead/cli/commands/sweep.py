@@ -79,7 +79,7 @@ def _json(found: Workload[Sweep], trial: TrialRecord) -> dict[str, Any]:
 
 
 def _by_metric(found: Workload[Sweep], trial: TrialRecord) -> dict[str, float]:
-    """Return the reported values of several objectives, as far as they are known."""
+    """Return the reported values of several objectives; empty if one is missing."""
     objectives = found.spec.objectives
     return {each.metric: each.goal.sign * score for each, score in zip(objectives, trial.scores, strict=False)}
 

@@ -1,4 +1,4 @@
-"""Trains a small language model with Hugging Face's Trainer. Runs by itself too: python train.py"""
+"""Trains a small language model with Hugging Face's Trainer. Also runs standalone: python train.py"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Trains a small network with Lightning. Runs by itself too: python train.py"""
+"""Trains a small network with Lightning. Also runs standalone: python train.py"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Trains a small network on several ranks, as a torchrun script does. Runs by itself too: python train.py"""
+"""Trains a small network on several ranks, as a torchrun script does. Also runs standalone: python train.py"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Trains a small network with PyTorch. Runs by itself too: python train.py"""
+"""Trains a small network with PyTorch. Also runs standalone: python train.py"""
 
 import os
 

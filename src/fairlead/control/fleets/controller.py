@@ -105,7 +105,7 @@ class FleetController:
         deadline = time.monotonic() + self._visit_s
         for name, visitor in self._visitors.items():
             own = [run for run in runs if run.cluster == name]
-            # Free capacity matters only while runs are unfinished.
+            # The room of a cluster matters only while runs are unfinished.
             looks = not fleet.clusters[name].is_rented and bool(runs)
             visitor.begin(own, looks=looks, now=now)
         return {name: visitor.await_answer(deadline) for name, visitor in self._visitors.items()}
@@ -237,7 +237,7 @@ def _wanted(run: FleetRun, copy: Copy) -> Intent | None:
 
 
 def _copies(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Copy]:
-    """Return the copies of runs in a cluster, by the uids of the runs: an unfinished one if any."""
+    """Return the copies of runs in a cluster, by the uids of the runs: the unfinished one, or else the newest."""
     found: dict[str, Workload] = {}
     wanted = {run.uid for run in runs}
     for workload in client.select(Selection(labels=((LABEL, None),))) if runs else ():
@@ -256,7 +256,7 @@ def _copies(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Copy]:
 
 
 def _room(client: ClusterClient, copies: Mapping[str, Copy], now: float) -> Room | None:
-    """Return the free capacity of a cluster; None if the user may not see all of it."""
+    """Return the nodes of a cluster, what is held, and other pending runs; None if the user may not see all of it."""
     try:
         return room_of(client.snapshot(), {copy.uid for copy in copies.values()}, now)
     except NotAllowed as error:

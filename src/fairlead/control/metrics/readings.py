@@ -32,7 +32,7 @@ class GpuReading:
     """A device as NVML reports it; None for values it does not report.
 
     Attributes:
-        utilization: Share of NVML's last sample period in which it was busy, from 0 to 1.
+        utilization: Share of the last sample period in which it was busy, from 0 to 1.
     """
 
     node: str

@@ -1,8 +1,8 @@
 """Removes outputs of steps that are no longer referenced.
 
-Referenced are outputs of existing runs and those that their specs name, contents of model versions, and results that
-the cache may reuse. Drivers and creators of versions hold a lock between finding or storing content and recording a
-reference to it; nothing is removed while it is held.
+Outputs of existing runs, content that their specs name, model versions, and results that the cache may reuse count as
+references. Drivers and creators of versions hold a lock between finding or storing content and recording a reference
+to it; nothing is removed while it is held.
 """
 
 import re

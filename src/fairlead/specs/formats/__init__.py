@@ -1,1 +1,1 @@
-"""Specs as text and back: YAML, JSON, JSON Schema, with every mistake told at its line."""
+"""Conversion of specs from and to YAML and JSON, and their JSON Schema; every mistake is reported with its line."""

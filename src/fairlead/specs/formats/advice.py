@@ -1,4 +1,4 @@
-"""Says what may be given for a key, in the words that the parser and the API server of a cluster share."""
+"""Describes valid values of a key, in the words that the parser and the API server of a cluster share."""
 
 from collections.abc import Iterable
 
@@ -7,17 +7,17 @@ from fairlead.specs.tables.field_types import Key, Kind, ListField, MapField, Ov
 
 
 def advice(kind: Single, key: Key, rules: Constraints) -> str:
-    """Such as ``give 1 to 10000, such as `nodes: 2` ``."""
+    """Return advice such as ``give 1 to 10000, such as `nodes: 2` ``."""
     return f"give {choices(kind, limits_of(key, rules))}, such as `{key.name}: {key.example}`"
 
 
 def limits_of(key: Key, rules: Constraints) -> list[Limit | None]:
-    """The bounds of each of a key's attributes."""
+    """Return the limits of each of a key's attributes."""
     return [rule if isinstance(rule := rules.get(each), Limit) else None for each in key.attributes]
 
 
 def wanted(kind: Kind) -> str:
-    """Return what a kind is, with its article."""
+    """Return a description of a kind, with its article."""
     if isinstance(kind, Single):
         return kind.what
     if isinstance(kind, Section):
@@ -30,7 +30,7 @@ def wanted(kind: Kind) -> str:
 
 
 def choices(kind: Single, limits: Iterable[Limit | None]) -> str:
-    """Return what may be given: the words of a closed set, or the bounds of a number, spelled as in files."""
+    """Return the valid values: the words of a closed set, or the bounds of a number, spelled as in files."""
     if kind.choices is not None:
         return kind.choices
     spelled = []

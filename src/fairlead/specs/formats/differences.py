@@ -1,4 +1,4 @@
-"""Lists how two specs differ, key by key, as people write them."""
+"""Lists the differences between two specs by key, in the syntax of files."""
 
 import hashlib
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _DIGEST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A dotted key whose value differs, and both values as short words."""
+    """A dotted key whose value differs, with both values as short texts."""
 
     key: str
     old: str
@@ -31,14 +31,14 @@ class Difference:
 
 
 def differences(old: WorkloadSpec, new: WorkloadSpec) -> tuple[Difference, ...]:
-    """Every key that differs between two specs of a kind, in the order of its table."""
+    """Return every key that differs between two specs of a kind, in the order of its table."""
     return of_said(_whole(old, new), _whole(new, old), type(new).__name__)
 
 
 def said(spec: WorkloadSpec) -> dict[str, str]:
-    """Return what a spec says: each dotted key that is not at its default, with its value in at most 60 characters.
+    """Return each dotted key of a spec that is not at its default, with its value in at most 60 characters.
 
-    A longer value ends in a digest, so that two that differ do so here.
+    A longer value ends in a digest, so that different values stay different.
     """
     found: dict[str, str] = {}
     _flatten(render_short(spec), "", found)
@@ -46,7 +46,7 @@ def said(spec: WorkloadSpec) -> dict[str, str]:
 
 
 def of_said(old: Mapping[str, str], new: Mapping[str, str], kind: str = "Training") -> tuple[Difference, ...]:
-    """The differences between two of ``said``, of specs of a kind."""
+    """Return the differences between two results of ``said`` for specs of a kind."""
     table = OBJECTS[kind]
     keys = sorted({*old, *new}, key=lambda key: _rank(table, key))
     return tuple(
@@ -57,14 +57,13 @@ def of_said(old: Mapping[str, str], new: Mapping[str, str], kind: str = "Trainin
 
 
 def _whole(spec: WorkloadSpec, other: WorkloadSpec) -> dict[str, str]:
-    """Return what a spec says, and which of its sections are there that have, there or in the other, no key of their
-    own, as all have defaults."""
+    """Return ``said`` of a spec, with its sections that are all at defaults in it or in the other spec."""
     own, others = render_short(spec), render_short(other)
     return {key: BY_DEFAULT for key in own if {} in (own[key], others.get(key))} | said(spec)
 
 
 def _value(said: Mapping[str, str], section: Section, key: str) -> str:
-    """Return the value of a key, as it is said or by default; nothing where its section is left out."""
+    """Return the given or default value of a key; ``NOTHING`` if its section is omitted."""
     if key in said:
         return said[key]
     first = section.key(key.partition(".")[0])
@@ -92,7 +91,7 @@ def _short(value: Any) -> str:
 
 
 def _default(section: Section, key: str) -> str:
-    """The value of a key that is not said."""
+    """Return the value of an omitted key."""
     for part in key.split("."):
         known = section.key(part)
         if known is None:

@@ -1,8 +1,8 @@
-"""YAML text as trees of nodes with their places: the only module that reads YAML.
+"""Parses YAML text to trees of nodes with their positions. The only module that reads YAML.
 
-Works on the parser's events, not on PyYAML's constructors: scalars get their types by YAML 1.2's core schema (``yes``
-is text), duplicate keys and tags are mistakes, and depth, size and what aliases expand to are bounded before they cost
-anything.
+It works on the parser's events instead of PyYAML's constructors: scalars get their types by YAML 1.2's core schema
+(``yes`` is text), duplicate keys and tags are mistakes, and limits on depth, size and expanded aliases apply before
+they cost anything.
 """
 
 import re
@@ -20,7 +20,7 @@ MOST_DEPTH = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar:
-    """A single value; ``text`` is exactly what was written, without quotes. Lines and columns count from 1."""
+    """A single value; ``text`` is the exact source without quotes. Lines and columns count from 1."""
 
     tag: Tag
     text: str
@@ -40,7 +40,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapping:
-    """Keys and values in the order of the file, aliases and merges already in place; no key is there twice."""
+    """Keys and values in the order of the file, with aliases and merges resolved; keys are unique."""
 
     entries: "tuple[tuple[Scalar, Node], ...]"
     line: int
@@ -52,7 +52,7 @@ Node = Scalar | Sequence | Mapping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """A mistake in the YAML itself, at a line, under a dotted key (empty when there is none)."""
+    """A mistake in the YAML itself, at a line, under a dotted key (empty if there is none)."""
 
     line: int
     path: str
@@ -60,7 +60,7 @@ class Mistake:
 
 
 def read_documents(text: str) -> tuple[tuple[Node, ...], tuple[Mistake, ...]]:
-    """The documents of a text that are not empty, and every mistake; after a broken document, no more are read."""
+    """Parse the non-empty documents of a text, and collect every mistake; stop after a malformed document."""
     mistake = _not_yaml_at_all(text)
     if mistake is not None:
         return (), (mistake,)
@@ -83,7 +83,7 @@ def read_documents(text: str) -> tuple[tuple[Node, ...], tuple[Mistake, ...]]:
 
 
 def core_tag(text: str) -> Tag:
-    """The type of a plain scalar in YAML 1.2's core schema."""
+    """Return the type of a plain scalar in YAML 1.2's core schema."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
@@ -102,7 +102,7 @@ _FLOAT = re.compile(
 
 
 class _GaveUpError(Exception):
-    """Reading on would cost too much or make no sense."""
+    """Reading cannot continue, or would cost too much."""
 
     def __init__(self, line: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -111,11 +111,11 @@ class _GaveUpError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class _Frame:
-    """A list or mapping that is being read.
+    """A list or mapping in progress.
 
     Attributes:
-        key: The mapping's key that waits for its value.
-        size: Nodes in it, with aliases counted in full.
+        key: Key of the mapping that awaits its value.
+        size: Number of nodes in it, with aliases expanded.
     """
 
     is_mapping: bool
@@ -140,7 +140,7 @@ class _Trees:
         self._total = 0
 
     def take(self, event: Any) -> None:
-        """Add what one event of PyYAML's parser says."""
+        """Process an event of PyYAML's parser."""
         kind = type(event).__name__
         if kind == "ScalarEvent":
             self._scalar(event)
@@ -194,7 +194,7 @@ class _Trees:
             self._anchors[anchor] = (node, size)
 
     def _add(self, node: Node, size: int, *, alias_line: int | None = None) -> None:
-        """Put a finished node where it belongs; an alias counts all that it stands for."""
+        """Add a finished node to its parent; an alias counts its expansion."""
         self._total += size if alias_line is not None or isinstance(node, Scalar) else 1
         if self._total > MOST_NODES:
             sentence = f"more than {MOST_NODES} values; an alias counts as all that it stands for"
@@ -258,7 +258,7 @@ def _not_yaml_at_all(text: str) -> Mistake | None:
     return Mistake(line=line, path="", sentence=f"the character {code} is not allowed in YAML; is this a text file?")
 
 
-# What YAML 1.2 calls non-printable; with the two that PyYAML's reader refuses besides.
+# Non-printable characters of YAML 1.2, and the two others that PyYAML's reader refuses.
 _UNREADABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 
 

@@ -1,4 +1,4 @@
-"""An object that is plain data already, such as one of an API server, into a spec: the parser without the YAML."""
+"""Parses an object of plain data, such as one of an API server, to a spec, without YAML."""
 
 from collections.abc import Mapping as Map
 from typing import Any
@@ -12,10 +12,10 @@ from fairlead.specs.tables.field_types import Tag
 
 
 def parse_object(content: Map[str, Any], *, source: str) -> Spec:
-    """The spec in an object of the Kubernetes form.
+    """Parse a spec from an object in the Kubernetes form.
 
     Raises:
-        InvalidSpec: Something is wrong; it holds every problem that was found.
+        InvalidSpec: The object is invalid; has every problem.
     """
     problems = Problems(source=source)
     spec = read_spec(node_of(content), problems, default_name=None, kinds=OBJECTS)
@@ -26,7 +26,7 @@ def parse_object(content: Map[str, Any], *, source: str) -> Spec:
 
 
 def node_of(value: Any) -> Node:
-    """Plain data as a tree, all of it in line 1."""
+    """Convert plain data to a tree, with all nodes in line 1."""
     if isinstance(value, Map):
         entries = tuple((_scalar(name, Tag.TEXT), node_of(inner)) for name, inner in value.items())
         return Mapping(entries=entries, line=1, column=1)

@@ -1,4 +1,4 @@
-"""The part of a spec file that is laid over a pod: from nodes with lines to an overlay, or what is wrong where."""
+"""Parses the pod overlay of a spec file from nodes, or reports its mistakes with lines."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from fairlead.specs.tables.field_types import Tag
 
 
 def read_overlay(node: Node) -> tuple[Overlay | None, list[tuple[int, str, str]]]:
-    """The overlay, or the line, the dotted path and the sentence of each mistake."""
+    """Parse an overlay; return it, or the line, the dotted path and the sentence of each mistake."""
     content = _plain(node)
     mistakes = [(_line(node, path), dotted(path), sentence) for path, sentence in problems(content)]
     return (None, mistakes) if mistakes else (overlay(content), [])
@@ -31,13 +31,13 @@ def _plain(node: Node) -> Any:
 
 
 def _number(text: str) -> int | float:
-    """A number with a point or an exponent, which no field takes unless it is whole."""
+    """Parse a number with a point or an exponent, which is valid only if it is whole."""
     number = float(text.replace(".inf", "inf").replace(".nan", "nan"))
     return int(number) if number.is_integer() else number
 
 
 def _line(node: Node, path: Path) -> int:
-    """The line of the last part of the path that is there."""
+    """Return the line of the last existing part of the path."""
     line = node.line
     for part in path:
         found = next(_inner(node, part), None)

@@ -1,4 +1,4 @@
-"""A pipeline as the value of one variable, which takes it to a driver that is a pod."""
+"""Packs a pipeline into the value of one variable, for a driver that is a pod."""
 
 import base64
 import gzip
@@ -10,11 +10,11 @@ from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.workload import PIPELINE_VARIABLE
 
 PLAIN_MOST = 16 * 1024
-"""Characters of a pipeline that people may read in the object of its run; longer ones are packed."""
+"""Maximum characters of a pipeline that is stored readably in the object of its run; longer ones are compressed."""
 
 
 def packed(pipeline: Pipeline) -> str:
-    """Return a pipeline as the value of its driver's variable."""
+    """Pack a pipeline into the value of its driver's variable."""
     text = to_json(pipeline)
     if len(text) <= PLAIN_MOST:
         return text
@@ -22,10 +22,10 @@ def packed(pipeline: Pipeline) -> str:
 
 
 def unpacked(value: str) -> Pipeline:
-    """Return the pipeline in the value of a driver's variable.
+    """Unpack the pipeline from the value of a driver's variable.
 
     Raises:
-        InvalidSpec: The text is something else.
+        InvalidSpec: The value is not a packed pipeline.
     """
     try:
         if not value.startswith("{"):

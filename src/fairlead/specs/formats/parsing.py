@@ -1,7 +1,7 @@
-"""One document of a spec file into a frozen value, by the tables of keys. Mistakes are noted, never raised.
+"""Parses a document of a spec file to a frozen value, by the tables of keys. Mistakes are collected, never raised.
 
-The short form takes what people write. The Kubernetes form takes what the API server of a cluster takes: whole numbers
-or text for quantities, text for variables, no lone values for a mapping; nothing given is the same as left out.
+The short form accepts convenient spellings. The Kubernetes form accepts what the API server of a cluster accepts: whole
+numbers or text for quantities, text for variables, no single values for a mapping; null is the same as an omitted key.
 """
 
 import re
@@ -37,7 +37,7 @@ from fairlead.specs.tables.training_keys import TRAINING
 def read_spec(
     root: Node, problems: Problems, *, default_name: str | None, kinds: Map[str, Section] = KINDS
 ) -> "Spec | None":
-    """The spec in a document; None after a problem, which ``problems`` then holds."""
+    """Parse the spec in a document; return None after a problem, which is added to ``problems``."""
     return _Reader(problems=problems, kinds=kinds).document(root, default_name)
 
 
@@ -66,7 +66,7 @@ class _Reader:
 
     @property
     def is_typed(self) -> bool:
-        """Values have the types of the cluster's API, as in the Kubernetes form: one file is right for both or none."""
+        """Return whether values must have the types of the cluster's API, as in the Kubernetes form."""
         return bool(self.prefix)
 
     def document(self, root: Node, default_name: str | None) -> "Spec | None":
@@ -91,7 +91,7 @@ class _Reader:
         return cast("Spec | None", self._build(self.whole, given, path="", line=root.line))
 
     def _kind(self, root: Mapping, entries: Map[str, _Entry]) -> str | None:
-        """The kind that a document says it is, or must be."""
+        """Return the stated or implied kind of a document."""
         kinds = ", ".join(self.kinds)
         entry = entries.get("kind")
         if entry is None:
@@ -153,7 +153,7 @@ class _Reader:
         self.problems.add(entry.line, entry.path, f"unknown key{hint} Allowed: {', '.join(ENVELOPE)}")
 
     def _mapping(self, entry: _Entry | None, example: str, line: int, path: str) -> dict[str, _Entry]:
-        """The entries of a part of the Kubernetes form that must be a mapping."""
+        """Return the entries of a part of the Kubernetes form that must be a mapping."""
         if entry is None:
             self.problems.add(line, path, f"missing; give a mapping, such as `{example}`")
             return {}
@@ -163,7 +163,7 @@ class _Reader:
         return _entries(entry.node, path + ".")
 
     def _known(self, section: Section, entries: Map[str, _Entry], prefix: str) -> dict[str, _Entry]:
-        """The entries that a section knows; each other one is a problem."""
+        """Return the entries that a section knows; report every other one as a problem."""
         known = {}
         for name, entry in entries.items():
             if section.key(name) is not None:
@@ -180,7 +180,7 @@ class _Reader:
         return known
 
     def _build(self, section: Section, given: Map[str, _Entry], path: str, line: int) -> object | None:
-        """The section's dataclass; None after a problem."""
+        """Build the section's dataclass; return None after a problem."""
         before = self.problems.num
         values: dict[str, object] = {}
         for key in section.keys:
@@ -193,7 +193,7 @@ class _Reader:
                 where = self._path_of(key, path)
                 self.problems.add(line, where, f"missing; give {key.name}, such as `{key.name}: {key.example}`")
         if self.problems.num > before:
-            # It cannot be built, so that what each value breaks by itself is looked at here.
+            # The dataclass cannot be built, so check each value by itself here.
             for attribute, value in values.items():
                 rule = section.rules.get(attribute)
                 sentence = None if rule is None or value is None else rule.problem(value)
@@ -214,7 +214,7 @@ class _Reader:
         first, *inner = attribute.split(".")
         owner = section.key_of(first)
         entry = given.get(owner.name) if owner else None
-        for name in inner:  # what a rule says of a part of the value, such as one step
+        for name in inner:  # the rule is about a part of the value, such as one step
             found = _entries(entry.node, entry.path + ".") if entry and isinstance(entry.node, Mapping) else {}
             entry = found.get(name, entry)
         where = entry.path if entry else self._path_of(owner, path) if owner else path.rstrip(".")
@@ -226,7 +226,7 @@ class _Reader:
         return path + key.name
 
     def _value(self, section: Section, key: Key, entry: _Entry) -> object:
-        """The value of a key; ``_MISSING`` after a problem."""
+        """Return the value of a key; ``_MISSING`` after a problem."""
         kind, node = key.kind, entry.node
         if isinstance(node, Scalar) and node.tag is Tag.NULL:
             if self.is_typed and not key.required:
@@ -365,12 +365,12 @@ def _entries(mapping: Mapping, prefix: str) -> dict[str, _Entry]:
 
 
 def _parts(key: Key, value: object) -> tuple[object, ...]:
-    """The values of a key's attributes."""
+    """Return the values of a key's attributes."""
     return value if isinstance(value, tuple) and len(key.attributes) > 1 else (value,)
 
 
 def _show(node: Node) -> str:
-    """A value as it was given, short and on one line."""
+    """Format a given value, short and on one line."""
     if isinstance(node, Mapping):
         return "a mapping"
     if isinstance(node, Sequence):

@@ -1,4 +1,4 @@
-"""The mistakes of one spec file, gathered so that all of them are reported at once."""
+"""Collects the mistakes of a spec file, to report all at once."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ class Problems:
     num_more: int = 0
 
     def add(self, line: int, path: str, sentence: str) -> None:
-        """Note what is wrong at a line, under a dotted key (empty when there is none)."""
+        """Add a problem at a line, under a dotted key (empty if there is none)."""
         if len(self.found) >= MOST_PROBLEMS:
             self.num_more += 1
             return
@@ -25,16 +25,16 @@ class Problems:
 
     @property
     def num(self) -> int:
-        """Return how many there are."""
+        """Return the number of problems."""
         return len(self.found) + self.num_more
 
     @property
     def is_full(self) -> bool:
-        """Further problems are only counted."""
+        """Return whether further problems are only counted."""
         return len(self.found) >= MOST_PROBLEMS
 
     def raise_any(self) -> None:
-        """Raise InvalidSpec, in the order of lines, when there is any."""
+        """Raise InvalidSpec with the problems in order of lines, if there are any."""
         if not self.found:
             return
         lines = [text for _, text in sorted(self.found, key=lambda each: each[0])]

@@ -1,4 +1,4 @@
-"""Spec files into frozen values, or every mistake in them with its line, its key and what would mend it."""
+"""Reads spec files to frozen values, or reports every mistake with its line, its key and a remedy."""
 
 import os
 import re
@@ -14,10 +14,10 @@ from fairlead.specs.keys import Spec
 
 
 def load_file(path: str | os.PathLike[str]) -> tuple[Spec, ...]:
-    """The specs in a file; one without a name gets the file's.
+    """Read the specs in a file; one without a name gets the file's name.
 
     Raises:
-        InvalidSpec: It cannot be read or something in it is wrong.
+        InvalidSpec: It cannot be read or is invalid.
     """
     source = one_line(os.fspath(path))
     try:
@@ -30,14 +30,14 @@ def load_file(path: str | os.PathLike[str]) -> tuple[Spec, ...]:
 
 
 def load_stream(stream: BinaryIO, *, source: str, default_name: str | None = None) -> tuple[Spec, ...]:
-    """The specs in what a stream holds, as of a file.
+    """Read the specs in a stream.
 
     Args:
-        source: What the stream is called in problems.
-        default_name: Name of a spec in the short form that gives none.
+        source: Name of the stream in problems.
+        default_name: Name of a spec in the short form without a name.
 
     Raises:
-        InvalidSpec: It cannot be read or something in it is wrong.
+        InvalidSpec: It cannot be read or is invalid.
     """
     try:
         content = stream.read(4 * MOST_CHARACTERS + 1)
@@ -56,14 +56,14 @@ def _decoded(content: bytes, source: str, default_name: str | None) -> tuple[Spe
 
 
 def parse(text: str, *, source: str = "<text>", default_name: str | None = None) -> tuple[Spec, ...]:
-    """The specs in a YAML text of one or more documents, in their order.
+    """Parse the specs in a YAML text of one or more documents, in order.
 
     Args:
-        source: What the text is called in problems.
-        default_name: Name of a spec in the short form that gives none.
+        source: Name of the text in problems.
+        default_name: Name of a spec in the short form without a name.
 
     Raises:
-        InvalidSpec: Something is wrong; it holds every problem that was found.
+        InvalidSpec: The text is invalid; has every problem.
     """
     documents, mistakes = read_documents(text.removeprefix("\ufeff"))
     problems = Problems(source=source)
@@ -87,5 +87,5 @@ def parse(text: str, *, source: str = "<text>", default_name: str | None = None)
 
 
 def name_from(stem: str) -> str | None:
-    """The name that a file's stem suggests; None when there is nothing in it to make a name of."""
+    """Derive a name from a file's stem; return None if no valid characters are left."""
     return re.sub(r"[^a-z0-9]+", "-", stem.lower())[:50].strip("-") or None

@@ -1,4 +1,4 @@
-"""Frozen values back into files: as plain data in the Kubernetes form, and as YAML in both forms."""
+"""Renders frozen values as plain data and as YAML, in the Kubernetes and the short form."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, fields
@@ -14,10 +14,10 @@ Form = Literal["kubernetes", "short"]
 
 
 def render(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
-    """The Kubernetes form as plain data: the namespace, what is required, and what differs from the defaults."""
+    """Render the Kubernetes form as plain data: the namespace, required keys, and keys that are not at defaults."""
     kind = type(spec).__name__
     section = OBJECTS[kind]
-    # The namespace is always said, and an empty mapping never is.
+    # The namespace is always included, and an empty mapping never is.
     metadata = {
         key.metadata: _plain(key, spec)
         for key in section.keys
@@ -28,21 +28,21 @@ def render(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
 
 
 def render_short(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
-    """The short form as plain data: what is required, and what differs from the defaults."""
+    """Render the short form as plain data: required keys, and keys that differ from their defaults."""
     kind = type(spec).__name__
     body = {key.name: _plain(key, spec) for key in OBJECTS[kind].keys if _is_said(key, spec)}
     return body if kind == "Training" else {"kind": kind, **body}
 
 
 def to_yaml(spec: "Spec | WorkloadSpec", *, form: Form = "kubernetes") -> str:
-    """The spec as a YAML document that parses to the very same value."""
+    """Render the spec as a YAML document that parses to the same value."""
     from fairlead.specs.formats.yaml_writing import dump
 
     return dump(render(spec) if form == "kubernetes" else render_short(spec))
 
 
 def default_of(key: Key, owner: type[Any]) -> tuple[object, ...]:
-    """The dataclass's defaults of a key's attributes; MISSING where there is none."""
+    """Return the dataclass's defaults of a key's attributes; MISSING without a default."""
     return tuple(_defaults(cast(Hashable, owner))[attribute] for attribute in key.attributes)
 
 
@@ -55,13 +55,13 @@ def _defaults(owner: type[Any]) -> Mapping[str, object]:
 
 
 def _is_said(key: Key, owner: object) -> bool:
-    """Return whether a key has to be written."""
+    """Return whether a key must be written."""
     given = tuple(getattr(owner, attribute) for attribute in key.attributes)
     return key.required or given != default_of(key, type(owner))
 
 
 def _plain(key: Key, owner: object) -> Any:
-    """The value of a key as it is written in a file."""
+    """Return the value of a key as it is written in a file."""
     parts = tuple(getattr(owner, attribute) for attribute in key.attributes)
     value = parts[0] if len(parts) == 1 else parts
     kind = key.kind

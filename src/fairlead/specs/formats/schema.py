@@ -1,4 +1,4 @@
-"""JSON Schema of spec files, so that editors complete and check them: both forms of every kind."""
+"""Builds the JSON Schema of spec files, both forms of every kind, for completion and validation in editors."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING
@@ -24,10 +24,10 @@ from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of one document of a spec file (draft 2020-12).
+    """Return the schema of a document of a spec file (draft 2020-12).
 
-    It agrees with the parser on keys, types and spellings. Bounds on sizes and durations written as text, and rules
-    between keys, are the parser's alone.
+    It agrees with the parser on keys, types and spellings. Only the parser checks bounds of sizes and durations written
+    as text, and rules between keys.
     """
     forms = {}
     for kind, section in KINDS.items():
@@ -42,7 +42,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def section_schema(section: Section, *, short: bool = False) -> dict[str, Any]:
-    """The schema of a section in the short form, or as in the Kubernetes form: what is under ``metadata`` left out."""
+    """Return the schema of a section in the short form, or in the Kubernetes form without keys under ``metadata``."""
     keys = [key for key in section.keys if short or key.metadata is None]
     schema: dict[str, Any] = {
         "type": "object",
@@ -58,7 +58,7 @@ def section_schema(section: Section, *, short: bool = False) -> dict[str, Any]:
 def _short_form(kind: str, section: Section) -> dict[str, Any]:
     schema = section_schema(section, short=True)
     schema["properties"] = {"kind": {"const": kind, "description": "What this is."}, **schema["properties"]}
-    # A name is not required: the file's own name stands in for it. Without `run`, the kind has to be said.
+    # A name is not required: the file's name is the default. Without `run`, the kind is required.
     required = [name for name in schema.get("required", []) if name != "name"]
     schema["required"] = required if kind == "Training" else ["kind", *required]
     return {"description": f"{kind}, short form.", **schema}
@@ -90,7 +90,7 @@ def _kubernetes_form(kind: str, section: Section) -> dict[str, Any]:
 
 
 def _allow_null(schema: dict[str, Any], keys: Mapping[str, Key]) -> None:
-    """In the Kubernetes form null means that nothing is given, as to an API server."""
+    """Allow null for optional keys: in the Kubernetes form it means an omitted key, as for an API server."""
     properties = schema["properties"]
     for name in properties:
         key = keys[name]
@@ -126,7 +126,7 @@ def _kind(kind: Kind, rule: Limit | Text | None, short: bool) -> dict[str, Any]:
             "maxProperties": kind.most,
         }
     if isinstance(kind, MapField):
-        # Scalars of every type keep their exact text, so only numbers and words without quotes go unchecked.
+        # Scalars of every type keep their exact text, so unquoted numbers and words are not checked.
         values = {"anyOf": [_text(kind.values), {"type": ["number", "boolean"]}]} if short else _text(kind.values)
         return {
             "type": "object",
@@ -151,7 +151,7 @@ def _kind(kind: Kind, rule: Limit | Text | None, short: bool) -> dict[str, Any]:
 
 
 def branch_schema(branch: Branch) -> dict[str, Any]:
-    """The schema of fields of an object of Kubernetes."""
+    """Return the schema of fields of a Kubernetes object."""
     if isinstance(branch, Map):
         return {
             "type": "object",

@@ -1,7 +1,7 @@
-"""Specs as compact JSON for a database: every attribute in its base unit, exact both ways, without YAML.
+"""Serializes specs as compact JSON for a database: every attribute in its base unit, lossless, without YAML.
 
-Defaults are written out, so that what is stored keeps its meaning when a later version has other defaults; but not of
-what means nothing in that spec: a later version with another default would refuse it as given.
+Defaults are included, so that a stored spec keeps its meaning if a later version has other defaults. Attributes without
+effect in a spec are excluded: a later version with another default would refuse them as given.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fairlead.specs.training import Training
     from fairlead.specs.workload import WorkloadSpec
 
-# By name, so that a database of runs needs none of the other kinds.
+# By name, so that a database of runs imports no other kinds.
 _HOMES = {
     "Training": "fairlead.specs.training",
     "Pipeline": "fairlead.specs.pipeline",
@@ -42,7 +42,7 @@ _HOMES = {
 
 
 def to_json(spec: WorkloadSpec | Pipeline | Team | Pool | Fleet) -> str:
-    """The spec on one line."""
+    """Serialize a spec on one line."""
     content = {"kind": type(spec).__name__, **_flat(spec)}
     for name in getattr(spec, "unused", ()):
         del content[name]
@@ -50,10 +50,10 @@ def to_json(spec: WorkloadSpec | Pipeline | Team | Pool | Fleet) -> str:
 
 
 def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Team | Pool | Fleet:
-    """The spec that ``to_json`` wrote.
+    """Deserialize a spec from ``to_json``.
 
     Raises:
-        InvalidSpec: The text is something else.
+        InvalidSpec: The text is not a serialized spec.
     """
     try:
         content = json.loads(text)
@@ -71,7 +71,7 @@ def _type_of(kind: object) -> type[Any]:
     if kind in _HOMES:
         found: type[Any] = getattr(import_module(_HOMES[str(kind)]), str(kind))
         return found
-    # Here and not above: a database of runs needs no tables of keys.
+    # Here and not above: a database of runs needs no key tables.
     from fairlead.specs.keys import KINDS
 
     if kind not in KINDS:
@@ -80,10 +80,10 @@ def _type_of(kind: object) -> type[Any]:
 
 
 def workload_spec(text: str) -> WorkloadSpec:
-    """The spec of a workload that ``to_json`` wrote, of whatever kind.
+    """Deserialize the spec of a workload of any kind from ``to_json``.
 
     Raises:
-        InvalidSpec: The text is something else.
+        InvalidSpec: The text is not a serialized spec.
     """
     spec: Any = from_json(text)
     assert hasattr(spec, "labels"), "not a spec of a workload"
@@ -93,7 +93,7 @@ def workload_spec(text: str) -> WorkloadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attribute:
-    """A way to read one attribute's stored value."""
+    """The reader of an attribute's stored value."""
 
     name: str
     read: Callable[[Any], Any]
@@ -115,7 +115,7 @@ def _read(owner: type[Any], content: Any) -> Any:
     if not isinstance(content, dict):
         raise ValueError(f"{owner.__name__}: not an object")
     known = {each.name: each for each in _attributes(cast(Hashable, owner))}
-    # One that another version has besides, and that says nothing, changes nothing.
+    # An unknown attribute of another version with an empty value has no effect.
     unknown = sorted(name for name in set(content) - set(known) if not _says_nothing(content[name]))
     if unknown:
         raise ValueError(f"{owner.__name__}: unknown attribute {unknown[0]}")
@@ -138,7 +138,7 @@ def _attributes(owner: type[Any]) -> tuple[_Attribute, ...]:
 
 
 def _reader(declared: Any, where: str) -> Callable[[Any], Any]:
-    """Reads one stored value of a declared type, and refuses every other type."""
+    """Return a function that reads a stored value of a declared type, and refuses every other type."""
     if isinstance(declared, UnionType):
         (inner,) = (each for each in get_args(declared) if each is not NoneType)
         read = _reader(inner, where)

@@ -1,7 +1,7 @@
-"""Single keys of a run given anew, as ``resources.memory=700Mi``: read by the very rules of files.
+"""Applies settings of single keys, such as ``resources.memory=700Mi``, by the same rules as files.
 
-A key is dotted, as in problems. A value is YAML, as in a file, but for texts, which are taken as they are, as a shell
-hands them over. ``null`` and nothing at all leave the key out, so that its default holds again.
+A key is dotted, as in problems. A value is YAML, as in a file, except that texts are taken verbatim from the shell.
+``null`` or an empty value removes the key, which restores its default.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,11 +28,11 @@ _Place = Kind | Branch | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A key and what it is from now on.
+    """A key with its new value.
 
     Attributes:
-        path: Its parts; the last is the name of a variable or label where such are free.
-        value: None to leave it out.
+        path: Parts of the key; the last may be a free name of a variable or label.
+        value: None to remove the key.
     """
 
     path: tuple[str, ...]
@@ -40,15 +40,15 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """Its dotted name."""
+        """Return its dotted name."""
         return ".".join(self.path)
 
 
 def read_setting(text: str) -> Setting:
-    """The setting in ``KEY=VALUE``.
+    """Parse ``KEY=VALUE``.
 
     Raises:
-        InvalidSpec: It has another form, or the value is no YAML.
+        InvalidSpec: The text has another form, or the value is not YAML.
     """
     key, equals, value = text.partition("=")
     parts, place = _walk(key)
@@ -58,11 +58,11 @@ def read_setting(text: str) -> Setting:
 
 
 def setting_of(key: str, value: Any) -> Iterator[Setting]:
-    """The settings that say a plain value; what a mapping does not name stays as it is.
+    """Yield the settings for a plain value; keys that a mapping does not contain stay unchanged.
 
     Args:
-        key: Dotted.
-        value: As in a file; None to leave it out.
+        key: Dotted key.
+        value: Value as in a file; None to remove the key.
     """
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
@@ -72,13 +72,13 @@ def setting_of(key: str, value: Any) -> Iterator[Setting]:
 
 
 def with_settings(spec: Training, settings: Iterable[Setting], *, source: str = OPTION) -> Training:
-    """The spec with some keys given anew.
+    """Return the spec with settings applied.
 
     Args:
-        source: Who gives them, for problems.
+        source: Origin of the settings, for problems.
 
     Raises:
-        InvalidSpec: A key is unknown or given twice, or a value is wrong; every problem is told.
+        InvalidSpec: A key is unknown or given twice, or a value is invalid; has every problem.
     """
     given = tuple(settings)
     _refuse_lost(given, source)
@@ -88,7 +88,7 @@ def with_settings(spec: Training, settings: Iterable[Setting], *, source: str = 
     problems = Problems(source=source)
     made = read_spec(root, problems, default_name=None)
     if problems.num:
-        # The lines are those of no file.
+        # Line numbers are meaningless without a file.
         told = (text.replace(f"{source}:{line}: ", f"{source}: ", 1) for line, text in problems.found)
         raise InvalidSpec(tuple(dict.fromkeys(told)))
     assert isinstance(made, Training), "only a Training has `run`, which cannot be left out"
@@ -96,7 +96,7 @@ def with_settings(spec: Training, settings: Iterable[Setting], *, source: str = 
 
 
 def _refuse_lost(settings: tuple[Setting, ...], source: str) -> None:
-    """Refuse a setting of which a later one would leave nothing, and words of the Kubernetes form."""
+    """Refuse a setting that a later one overrides, and keys of the Kubernetes form."""
     for number, setting in enumerate(settings):
         later = next((each for each in settings[number + 1 :] if each.path == setting.path[: len(each.path)]), None)
         if later is not None:
@@ -109,13 +109,13 @@ def _refuse_lost(settings: tuple[Setting, ...], source: str) -> None:
 
 
 def _walk(key: str) -> tuple[tuple[str, ...], _Place]:
-    """The parts of a dotted key, and what kind of value belongs there; None for an unknown one."""
+    """Return the parts of a dotted key and the kind of its value; None for an unknown key."""
     parts: list[str] = []
     place: _Place = TRAINING
     rest = key.strip()
     while True:
         if isinstance(place, (MapField, Map)):
-            # Names of variables and labels have dots of their own.
+            # Names of variables and labels may contain dots.
             return (*parts, rest), _below(place, rest)
         name, dot, rest = rest.partition(".")
         parts.append(name)
@@ -153,19 +153,19 @@ def _read(key: str, text: str, place: _Place) -> Node | None:
 
 
 def _is_quoted(found: tuple[Node, ...], mistakes: tuple[Mistake, ...]) -> bool:
-    """Return whether a text is YAML in quotes."""
+    """Return whether a text is a quoted YAML scalar."""
     return len(found) == 1 and not mistakes and isinstance(found[0], Scalar) and not found[0].plain
 
 
 def _put(node: Node | None, place: _Place, path: tuple[str, ...], value: Node | None) -> Node | None:
-    """The node with a value at a path; None when nothing is left of it."""
+    """Return the node with a value set at a path; None if it becomes empty."""
     name, rest = path[0], path[1:]
     entries = _entries(node, place)
     inner_place, before = _below(place, name), entries.get(name)
     after = _put(before[1] if before else None, inner_place, rest, value) if rest else value
     key = before[0] if before else Scalar(tag=Tag.TEXT, text=name, line=1, column=1)
     if after is None and (inner_place is None or _is_required(place, name)):
-        # Not left out but refused, by whoever reads it.
+        # Set to null instead, which the parser refuses.
         after = Scalar(tag=Tag.NULL, text="null", line=1, column=1)
     if after is None:
         entries.pop(name, None)

@@ -1,4 +1,4 @@
-"""Guesses what someone probably meant by a word that is not a key."""
+"""Suggests keys for unknown words."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from fairlead.specs.tables.field_types import Section
 
 
 def suggest(word: str, section: Section, whole: Section) -> str | None:
-    """The key that ``word`` stands for: its name when in ``section``, dotted from ``whole`` when elsewhere."""
+    """Return the probable key for ``word``: its name if in ``section``, dotted from ``whole`` if elsewhere."""
     if len(word) > 64:
         return None
     meant = _plain(word)
@@ -21,7 +21,7 @@ def suggest(word: str, section: Section, whole: Section) -> str | None:
         if meant in known:
             return known[meant]
     for known in (local, foreign | everywhere | local):
-        import difflib  # 3 ms that a right word does not need
+        import difflib  # here, since it takes 3 ms that a known word does not need
 
         near = difflib.get_close_matches(meant, known, n=1, cutoff=0.7)
         if near:
@@ -30,7 +30,7 @@ def suggest(word: str, section: Section, whole: Section) -> str | None:
 
 
 def nearest(word: str, words: tuple[str, ...]) -> str | None:
-    """The one of ``words`` that ``word`` was probably meant to be."""
+    """Return the one of ``words`` that is closest to ``word``; None if none is similar."""
     if len(word) > 64:
         return None
     known = {_plain(each): each for each in words}
@@ -41,13 +41,13 @@ def nearest(word: str, words: tuple[str, ...]) -> str | None:
 
 
 def _plain(word: str) -> str:
-    """One spelling for maxDuration, max-duration, MAX_DURATION and max_duration."""
+    """Normalize maxDuration, max-duration, MAX_DURATION and max_duration to one spelling."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word)
     return re.sub(r"[-_ ]+", "_", snake).strip("_").lower()
 
 
 def _paths(section: Section, prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Dotted path and words of each key, outer keys first, names before foreign words."""
+    """Yield the dotted path and words of each key, outer keys first, names before aliases."""
     for key in section.keys:
         yield prefix + key.name, (key.name,)
     for key in section.keys:

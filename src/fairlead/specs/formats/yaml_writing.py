@@ -1,4 +1,4 @@
-"""Plain data as a YAML document that the reader types the same way. The only module that writes YAML."""
+"""Writes plain data as YAML from which the reader infers the same types. The only module that writes YAML."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from fairlead.specs.tables.field_types import Tag
 
 
 def dump(content: dict[str, Any]) -> str:
-    """One YAML document, keys in their order, texts of several lines as blocks."""
+    """Write a YAML document, with keys in order and multi-line texts as blocks."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**30)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that YAML 1.2 would read as something else; PyYAML on its own follows YAML 1.1."""
+    """Quotes every text that YAML 1.2 would read as another type; PyYAML's default follows YAML 1.1."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
