@@ -13,7 +13,7 @@ class Stage(StrEnum):
     """A stage of a run on its way among clusters; at most one cluster, ``cluster``, has a copy of it."""
 
     QUEUED = "Queued"  # no cluster has it
-    PLACING = "Placing"  # submitted to a cluster, which may have it already
+    PLACING = "Placing"  # a cluster was chosen, which may have it already
     PLACED = "Placed"
     LEAVING = "Leaving"  # its copy is suspended, then deleted; until that is seen, no other cluster gets the run
     ENDED = "Ended"

@@ -404,7 +404,7 @@ def asked_revision(serving: Workload[Serving]) -> Revision | None:
 
 
 def detail_with(serving: Workload[Serving], spec: Serving, now: float) -> ServingDetail:
-    """Return what the next judgement would begin with if the endpoint had another spec."""
+    """Return the detail with which the next judgement would begin if the endpoint had another spec."""
     return _asked(spec, detail_of(serving), now)
 
 
@@ -544,7 +544,7 @@ def _show_ready(spec: Serving, detail: ServingDetail, serves: bool, now: float) 
 
 
 def is_to_be_tried(spec: Serving, detail: ServingDetail) -> bool:
-    """Return whether the target gets a part of the requests first, where the revision that serves is there by then."""
+    """Return whether the target first gets a part of the requests, if the serving revision has replicas by then."""
     target = detail.revision(detail.target)
     if spec.canary is None or target is None or detail.serving in (None, target.number):
         return False

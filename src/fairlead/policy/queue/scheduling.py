@@ -212,7 +212,7 @@ class SchedulingPass:
         )
 
     def settle(self, workload: Workload) -> Change:
-        """Start a run that has moved in its reserved place, which already counts as held."""
+        """Start a moved run in its reserved place, which already counts as held."""
         placed = placed_in(self.kept.pop(workload.uid))
         self.started.append((workload, placed))
         return started(workload, placed, self.now, self.snapshot.nodes)

@@ -228,7 +228,7 @@ def _asking(spec: GangSpec, growth: Growth, why: Reason, *, fits_here: bool) -> 
 
 
 def _beside(waits: Waits, why: Reason, *, fits_here: bool) -> Waits:
-    """For a run that also waits for existing nodes, put that first."""
+    """Prepend the reason of the wait for existing nodes, if the run waits for these too."""
     return replace(waits, reason=replace(why, message=f"{why.message}; {waits.reason.message}")) if fits_here else waits
 
 

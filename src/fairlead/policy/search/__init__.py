@@ -1,1 +1,1 @@
-"""Searches parameters: what values the next trial gets, and which trials end early."""
+"""Searches parameters: chooses the values of the next trial, and the trials that end early."""

@@ -1,8 +1,8 @@
-"""CMA-ES: draws trials from a normal distribution that moves and stretches towards the best of each generation.
+"""CMA-ES: draws trials from a normal distribution that adapts towards the best of each generation.
 
-The distribution follows from the trials alone: those that are over, in order of their numbers, are taken a generation
-at a time. So nothing is kept of it, and whoever takes over draws what the one before would have. It covers ranges that
-are always there, each between 0 and 1; other parameters are drawn at random.
+The distribution follows from the trials alone: finished ones, in order of their numbers, are taken one generation at a
+time. So no state is kept, and another process draws the same. It covers unconditional ranges, each between 0 and 1;
+other parameters are drawn at random.
 
 Formulas and constants: Hansen, "The CMA Evolution Strategy: A Tutorial" (arXiv:1604.00772), with the Cholesky factor in
 place of the square root of the covariance, as in Krause et al., "CMA-ES with Optimal Covariance Update and Storage
@@ -17,11 +17,11 @@ from fairlead.frozen import dataclass
 from fairlead.policy.search.trials import draw
 
 START = 0.5
-"""The mean at the beginning, of every coordinate."""
+"""The initial mean of every coordinate."""
 START_WIDTH = 0.3
-"""The standard deviation at the beginning: a third of the range, as the tutorial has it."""
+"""The initial standard deviation: a third of the range, as in the tutorial."""
 WIDTHS = (1e-4, 1.0)
-"""Bounds of the step size: narrower than any difference that matters, wider than the range."""
+"""Bounds of the step size: narrower than any relevant difference, wider than the range."""
 MOST_TRIES = 20
 
 Vector = list[float]
@@ -36,7 +36,7 @@ class Distribution:
     factor: list[Vector]
 
     def draw(self, *key: object) -> Vector:
-        """A place in the unit cube that follows from the key."""
+        """Return a place in the unit cube that follows from the key."""
         for attempt in range(MOST_TRIES):
             normal = [_normal(*key, place, attempt) for place in range(len(self.mean))]
             moved = _times(self.factor, normal)
@@ -47,12 +47,12 @@ class Distribution:
 
 
 def distribution_after(num_dims: int, places: Sequence[Vector], order: Sequence[int]) -> Distribution:
-    """The distribution after trials that are over.
+    """Return the distribution after finished trials.
 
     Args:
         num_dims: Coordinates of a place.
-        places: Where each trial was, in order of their numbers; those that do not fill a generation are left out.
-        order: The places of trials in that list, best first.
+        places: The place of each trial, in order of their numbers; those that do not fill a generation are ignored.
+        order: The indices of trials in that list, best first.
     """
     state = State.at_the_beginning(num_dims)
     size = state.constants.population
@@ -75,19 +75,19 @@ class _Constants:
 
     @cached_property
     def weights(self) -> Vector:
-        """Of the better half; they sum to one."""
+        """Return the weights of the better half; they sum to one."""
         half = self.population // 2
         raw = [math.log((self.population + 1) / 2) - math.log(place + 1) for place in range(half)]
         return [each / sum(raw) for each in raw]
 
     @cached_property
     def effective(self) -> float:
-        """The variance effective selection mass."""
+        """Return the variance effective selection mass."""
         return 1.0 / sum(each * each for each in self.weights)
 
     @cached_property
     def against(self) -> Vector:
-        """Weights below zero, of the worse half: the covariance shrinks where they lie (equations 49 to 53)."""
+        """Return negative weights of the worse half: the covariance shrinks in their direction (equations 49 to 53)."""
         begin = len(self.weights)
         raw = [math.log((self.population + 1) / 2) - math.log(place + 1) for place in range(begin, self.population)]
         total = -sum(raw)
@@ -123,19 +123,19 @@ class _Constants:
 
     @cached_property
     def expected_length(self) -> float:
-        """Of a standard normal vector."""
+        """Return the expected length of a standard normal vector."""
         dims = self.num_dims
         return math.sqrt(dims) * (1 - 1 / (4 * dims) + 1 / (21 * dims * dims))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The search after so many generations.
+    """The state of the search after some generations.
 
     Attributes:
-        path: Of the mean, by which the step size follows; whitened.
-        covariance_path: Of the mean, by which the covariance follows.
-        number: Of generations so far.
+        path: Evolution path of the mean that controls the step size; whitened.
+        covariance_path: Evolution path of the mean that controls the covariance.
+        number: The number of generations so far.
     """
 
     constants: _Constants
@@ -158,11 +158,11 @@ class State:
 
     @property
     def distribution(self) -> Distribution:
-        """Return what the next generation is drawn from."""
+        """Return the distribution of the next generation."""
         return Distribution(mean=self.mean, step_size=self.step_size, factor=self.factor)
 
     def after(self, generation: Sequence[Vector]) -> "State":
-        """The state after a generation, best first: equations 41 to 47 of the tutorial."""
+        """Return the state after a generation, best first: equations 41 to 47 of the tutorial."""
         constants, dims = self.constants, range(len(self.mean))
         steps = [[(place[dim] - self.mean[dim]) / self.step_size for dim in dims] for place in generation]
         good, bad = steps[: len(constants.weights)], steps[len(constants.weights) :]
@@ -176,7 +176,7 @@ class State:
         length = math.sqrt(sum(each * each for each in path))
         step_size = self.step_size * math.exp(rate / constants.damping * (length / constants.expected_length - 1))
 
-        # A path that is too long by chance of a wide step must not stretch the covariance.
+        # A path that is too long because of a large random step must not stretch the covariance.
         limit = (1.4 + 2 / (len(self.mean) + 1)) * constants.expected_length
         is_short = length / math.sqrt(1 - kept ** (2 * number)) < limit
         rate = constants.covariance_path_rate
@@ -185,7 +185,7 @@ class State:
         one, mu = constants.rank_one, constants.rank_mu
         weighted = list(zip(constants.weights, good, strict=True))
         for weight, each in zip(constants.against, bad, strict=True):
-            # However far it lies, so that the covariance stays positive definite (equation 46).
+            # Normalised by distance, so that the covariance stays positive definite (equation 46).
             distance = sum(part * part for part in _solve(self.factor, each))
             weighted.append((weight * len(self.mean) / max(distance, 1e-12), each))
         left = 1 - one - mu * (1 + sum(constants.against)) + (0.0 if is_short else one * rate * (2 - rate))
@@ -211,7 +211,7 @@ class State:
 
 
 def _normal(*key: object) -> float:
-    """A standard normal number that follows from its key (Box and Muller, 1958)."""
+    """Return a standard normal number that follows from its key (Box and Muller, 1958)."""
     return math.sqrt(-2.0 * math.log(1.0 - draw(*key, "distance"))) * math.cos(2.0 * math.pi * draw(*key, "turn"))
 
 
@@ -228,7 +228,7 @@ def _solve(factor: Sequence[Vector], vector: Vector) -> Vector:
 
 
 def _cholesky(matrix: Sequence[Vector]) -> list[Vector]:
-    """The lower factor; a diagonal that rounding has made too small is kept above zero."""
+    """Return the lower factor; a diagonal element that rounding has made too small is kept positive."""
     size = len(matrix)
     factor = [[0.0] * size for _ in range(size)]
     for row in range(size):

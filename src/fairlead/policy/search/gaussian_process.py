@@ -1,13 +1,13 @@
-"""A Gaussian process: draws the next trial where what is known of the others makes an improvement most likely.
+"""A Gaussian process: draws the next trial where the expected improvement is greatest.
 
-The objective is taken for a draw of a Gaussian process with a Matern 5/2 kernel, a length for each coordinate (Snoek et
-al., NeurIPS 2012, equations 4 and 5). Lengths and noise are those most likely given the trials and a prior (Rasmussen
-and Williams, "Gaussian Processes for Machine Learning", 2006, equations 2.30 and 5.9). The next trial is where the
-expected improvement is greatest (Jones et al., J. Global Optimization 13, 1998, equation 15). Trials that still run are
-taken to come out as predicted (the Kriging believer of Ginsbourger et al., 2010), so that several at once go to several
-places.
+The objective is modelled as a draw of a Gaussian process with a Matern 5/2 kernel, a length for each coordinate (Snoek
+et al., NeurIPS 2012, equations 4 and 5). Lengths and noise are those most likely given the trials and a prior
+(Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, equations 2.30 and 5.9). The next trial is
+where the expected improvement is greatest (Jones et al., J. Global Optimization 13, 1998, equation 15). Running trials
+are assumed to have their predicted results (the Kriging believer of Ginsbourger et al., 2010), so that several at once
+go to several places.
 
-Everything follows from the trials and the key: nothing is kept, and whoever takes over draws the same.
+Everything follows from the trials and the key: no state is kept, and another process draws the same.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from fairlead.frozen import dataclass
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-# Of the trials that are over, as many as a decision has time for: the best ones and the newest others.
+# The number of finished trials used, limited by the time for a decision: the best ones and the newest others.
 MOST_TRIALS = 100
 MOST_BEST = 50
 NUM_STEPS = 30
@@ -31,7 +31,7 @@ NUM_ROUNDS = 6
 # A prior: most parameters change the objective over about half of their range, and noise is a small part of it.
 LENGTH = (math.log(0.5), 0.8)
 NOISE = (math.log(1e-3), 1.5)
-# Steps of the logarithms of what is fitted: the first, and bounds of all (Rprop, Riedmiller and Braun, 1993).
+# Steps of the logarithms of fitted values: the first, and bounds of all (Rprop, Riedmiller and Braun, 1993).
 STEP, LEAST_STEP, MOST_STEP = 0.2, 1e-3, 0.5
 LOWEST, HIGHEST = math.log(1e-6), math.log(20.0)
 JITTER = 1e-8
@@ -40,13 +40,13 @@ ROOT5 = math.sqrt(5.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One coordinate of a place between 0 and 1: a range, or one of the values of a word.
+    """One coordinate of a place between 0 and 1: a range, or one value of a categorical parameter.
 
     Attributes:
-        group: The parameter that it is of; of the coordinates of a word one is 1.
-        num_values: How many whole numbers a range has; None for any number.
-        is_word: It is one value of a word.
-        when: The coordinates before it and their values of which one has to be met, or the parameter is not there.
+        group: The index of its parameter; of the coordinates of a categorical one exactly one is 1.
+        num_values: The number of integers of a range; None for any number.
+        is_word: Whether it is one value of a categorical parameter.
+        when: Earlier coordinates with values, one of which has to be met for the parameter to be active.
     """
 
     group: int
@@ -56,7 +56,7 @@ class Axis:
 
     @property
     def absent(self) -> float:
-        """Tell where a place is whose parameter is not there."""
+        """Return the coordinate of a place whose parameter is inactive."""
         return 0.0 if self.is_word else 0.5
 
 
@@ -64,14 +64,14 @@ def next_place(
     axes: Sequence[Axis], places: Sequence[Sequence[float]], losses: Sequence[float],
     running: Sequence[Sequence[float]], key: tuple[object, ...],
 ) -> list[float]:  # fmt: skip
-    """The place of the next trial.
+    """Return the place of the next trial.
 
     Args:
-        axes: What its coordinates are.
-        places: Where trials were that are over, in order of their numbers.
+        axes: The coordinates.
+        places: The places of finished trials, in order of their numbers.
         losses: Their objectives; lower is better.
-        running: Where trials are that still run.
-        key: What is drawn follows from it.
+        running: The places of running trials.
+        key: The seed of the draw.
     """
     rng = np.random.default_rng(int.from_bytes(hashlib.sha256("/".join(map(str, key)).encode()).digest()[:8]))
     chosen = _chosen(losses)
@@ -79,7 +79,7 @@ def next_place(
     process = Process.fitted(x, y)
     for place in running:
         process = process.believing(np.array([place]))
-    # Noise of the objective counts for no improvement: what was seen is what the process makes of it.
+    # Noise of the objective counts for no improvement: the best is that of the process, not of the observations.
     best = float(process.predict(process.x)[0].min())
     candidates = _even(axes, rng, NUM_EVEN)
     top = np.argsort(process.mean_of_known)[:5]
@@ -101,8 +101,8 @@ def next_place(
 class Process:
     """A fitted process.
 
-    Attributes:
-        x: The places that it knows.
+    x: The known places.
+        y: The objectives there, standardised.
         y: The objectives there, less their mean and by their standard deviation.
         logs: The logarithms of the length of each coordinate, and of the variance of noise.
         factor: The lower Cholesky factor of the covariance of the places, noise included.
@@ -115,7 +115,7 @@ class Process:
 
     @classmethod
     def fitted(cls, x: Array, y: Array) -> "Process":
-        """The process under which the trials and the prior are most likely, by steps along the gradient's signs."""
+        """Return the process with the highest posterior probability, by steps along the gradient's signs."""
         num_dims = x.shape[1]
         differences = (x[:, None, :] - x[None, :, :]) ** 2
         logs = np.array([LENGTH[0]] * num_dims + [NOISE[0]])
@@ -137,17 +137,17 @@ class Process:
 
     @classmethod
     def of(cls, x: Array, y: Array, logs: Array) -> "Process":
-        """The process with these lengths and this noise."""
+        """Return the process with these lengths and this noise."""
         covariance = _kernel(x, x, np.exp(logs[:-1])) + np.eye(len(x)) * (math.exp(logs[-1]) + JITTER)
         return cls(x=x, y=y, logs=logs, factor=np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
 
     @property
     def mean_of_known(self) -> Array:
-        """The mean at the places that it knows."""
+        """Return the mean at the known places."""
         return self.predict(self.x)[0]
 
     def predict(self, places: Array) -> tuple[Array, Array]:
-        """The mean and the variance of the objective at places (equations 2.23 and 2.24), noise left out."""
+        """Return the mean and the variance of the objective at places (equations 2.23 and 2.24), without noise."""
         across = _kernel(self.x, places, np.exp(self.logs[:-1]))
         both = np.linalg.solve(self.factor, np.concatenate([across, self.y[:, None]], axis=1))
         weights, known = both[:, :-1], both[:, -1]
@@ -155,12 +155,12 @@ class Process:
         return mean, np.maximum(1.0 - (weights**2).sum(0), 1e-12)
 
     def believing(self, place: Array) -> "Process":
-        """The process once a trial at that place has come out as predicted."""
+        """Return the process assuming that a trial at that place has its predicted result."""
         y = np.concatenate([self.y, self.predict(place)[0]])
         return Process.of(np.concatenate([self.x, place]), y, self.logs)
 
     def expected_improvement(self, places: Array, best: float) -> Array:
-        """Tell how much less than the best is to be expected at places, counting only what is less."""
+        """Return the expected improvement over the best at places."""
         mean, variance = self.predict(places)
         deviation = np.sqrt(variance)
         far = (best - mean) / deviation
@@ -171,7 +171,7 @@ class Process:
 
 
 def _likelihood(differences: Array, y: Array, logs: Array) -> tuple[float, Array] | None:
-    """The negative logarithm of the likelihood and the prior, less a constant, and its slope; None beyond rounding."""
+    """Return the negative log posterior, less a constant, and its gradient; None if rounding makes it undefined."""
     lengths, noise = np.exp(logs[:-1]), math.exp(logs[-1])
     scaled = differences / lengths**2
     distance = np.sqrt(scaled.sum(2))
@@ -198,7 +198,7 @@ def _likelihood(differences: Array, y: Array, logs: Array) -> tuple[float, Array
 
 
 def _kernel(one: Array, other: Array, lengths: Array) -> Array:
-    """Matern 5/2 with a length for each coordinate."""
+    """Return the Matern 5/2 kernel with a length for each coordinate."""
     a, b = one / lengths, other / lengths
     squared = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2.0 * a @ b.T
     distance = np.sqrt(np.maximum(squared, 0.0))
@@ -207,7 +207,7 @@ def _kernel(one: Array, other: Array, lengths: Array) -> Array:
 
 
 def _chosen(losses: Sequence[float]) -> list[int]:
-    """The trials that are learned from, in order."""
+    """Return the indices of the trials used, in order."""
     if len(losses) <= MOST_TRIALS:
         return list(range(len(losses)))
     best = set(sorted(range(len(losses)), key=lambda index: losses[index])[:MOST_BEST])
@@ -216,7 +216,7 @@ def _chosen(losses: Sequence[float]) -> list[int]:
 
 
 def _scaled(losses: Array) -> Array:
-    """Objectives by their spread around their mean, but how bad the bad ones are: it says nothing of the good."""
+    """Standardise objectives after capping bad ones, whose degree is irrelevant for good ones."""
     middle, least = float(np.median(losses)), float(losses.min())
     cut = np.minimum(losses, middle + 2.0 * (middle - least)) if middle > least else losses
     spread = float(cut.std())
@@ -229,16 +229,15 @@ def _even(axes: Sequence[Axis], rng: np.random.Generator, number: int) -> Array:
 
 
 def _moved(axes: Sequence[Axis], rng: np.random.Generator, place: Array, width: float, number: int) -> Array:
-    """Places around one: each coordinate is moved half of the time, a word seldom."""
+    """Return places around one: each coordinate is moved half of the time, a categorical one seldom."""
     is_word = np.array([axis.is_word for axis in axes])
     moves = rng.normal(0.0, width, (number, len(axes))) * (rng.random((number, len(axes))) < 0.5)
-    words = np.where(rng.random((number, len(axes))) < 0.1, 2.0, 0.0)  # more than any other of its word's values
+    words = np.where(rng.random((number, len(axes))) < 0.1, 2.0, 0.0)  # more than any other of its parameter's values
     return _rounded(axes, np.clip(place + np.where(is_word, words * is_word, moves), 0.0, np.where(is_word, 3.0, 1.0)))
 
 
 def _rounded(axes: Sequence[Axis], places: Array) -> Array:
-    """Places that there are: whole numbers, one value of each word, the one with the largest coordinate, and nothing of
-    parameters that are not there."""
+    """Round places to valid ones: integers, one value per categorical parameter, inactive parameters absent."""
     places = places.copy()
     groups: dict[int, list[int]] = {}
     for column, axis in enumerate(axes):

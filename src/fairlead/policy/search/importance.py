@@ -1,4 +1,4 @@
-"""Tells which parameters of a sweep mattered for its objective."""
+"""Estimates which parameters of a sweep mattered for its objective."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ from fairlead.policy.search.trials import TrialRecord, TrialState
 from fairlead.specs.search_space import Parameter, Value
 
 NUM_GROUPS = 5
-# Fewer say nothing.
+# With fewer trials the result is not meaningful.
 LEAST_TRIALS = 10
 
 
 def importance(space: Sequence[Parameter], history: Sequence[TrialRecord]) -> dict[str, float]:
-    """The part, from 0 to 1, of the variance of the objective's ranks that lies between groups of a parameter's values.
+    """Return the part, from 0 to 1, of the variance of the objective's ranks between groups of each parameter's values.
 
-    Groups are its values, where they are few, or fifths of the trials in the order of its values (eta squared of a
-    one-way analysis of variance). Of trials that succeeded; empty where those are fewer than ten.
+    Groups are its values, if they are few, or fifths of the trials in the order of its values (eta squared of a one-way
+    analysis of variance). Only successful trials count; the result is empty with fewer than ten.
     """
     ended = [each for each in history if each.state is TrialState.SUCCEEDED and each.value is not None]
     if len(ended) < LEAST_TRIALS:

@@ -1,10 +1,9 @@
 """Chooses the values of a trial for several objectives, by NSGA-II (Deb et al., IEEE Trans. Evol. Comput. 6(2), 2002).
 
-The population is the best of all trials that have ended, by front and, within one, by crowding distance (Sec. III-B).
-Two parents each win a tournament of two; a child takes of each parameter a mixture of both (simulated binary
-crossover, Deb and Agrawal 1995) or one of the two, and is changed in one parameter on average (polynomial mutation).
-Generations are left out: each trial is bred from all that ended before it, so that none waits for the last of a
-generation.
+The population is the best of all finished trials, by front and, within one, by crowding distance (Sec. III-B). Two
+parents each win a tournament of two; a child takes for each parameter a mixture of both (simulated binary crossover,
+Deb and Agrawal 1995) or one of the two, and is mutated in one parameter on average (polynomial mutation). There are no
+generations: each trial is bred from all that finished before it, so that none waits for the last of a generation.
 """
 
 import math
@@ -14,19 +13,19 @@ from fairlead.policy.search.trials import TrialRecord, draw, front
 from fairlead.specs.search_space import Parameter, Value
 from fairlead.specs.sweep import Sweep
 
-# Trials at random before any is bred, and how many are bred from.
+# The number of random trials before any is bred, and of parents.
 POPULATION = 20
-# As in the paper's experiments (Sec. V): the chance to cross, and how near children are to their parents.
+# As in the paper's experiments (Sec. V): the crossover probability, and how near children are to their parents.
 CROSSED = 0.9
 SPREAD = 20.0
 
 
 def breed(sweep: Sweep, number: int, ended: Sequence[TrialRecord]) -> dict[str, Value]:
-    """The values of a trial.
+    """Return the values of a trial.
 
     Args:
-        number: Of the trial, from 0; what is drawn follows from it and from the sweep's seed.
-        ended: The trials that succeeded, with their scores.
+        number: The number of the trial, from 0; draws follow from it and the sweep's seed.
+        ended: The successful trials, with their scores.
     """
     parents = best_of_all(ended, POPULATION)
     key = (sweep.seed, number, "nsga-ii")
@@ -52,7 +51,7 @@ def breed(sweep: Sweep, number: int, ended: Sequence[TrialRecord]) -> dict[str, 
 
 
 def best_of_all(ended: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
-    """So many of them, those of earlier fronts first, and of the last front those with most room around them."""
+    """Return so many trials, by front, and of the last front those with the largest crowding distance."""
     kept: list[TrialRecord] = []
     left = list(ended)
     while left and len(kept) < most:
@@ -66,7 +65,7 @@ def best_of_all(ended: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
 
 
 def crowding(scores: Sequence[Sequence[float]]) -> list[float]:
-    """The sum over objectives of the distance between the neighbours of each, as parts of the range (Sec. III-B)."""
+    """Return the sum over objectives of the relative distance between the neighbours of each (Sec. III-B)."""
     found = [0.0] * len(scores)
     for objective in range(len(scores[0]) if scores else 0):
         order = sorted(range(len(scores)), key=lambda index: scores[index][objective])
@@ -79,7 +78,7 @@ def crowding(scores: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _winner(parents: Sequence[TrialRecord], key: tuple[object, ...]) -> TrialRecord:
-    """The better of two that are drawn; parents come best first."""
+    """Return the better of two drawn parents; parents come best first."""
     return parents[min(int(draw(*key, place) * len(parents)) for place in range(2))]
 
 
@@ -92,7 +91,7 @@ def _of_listed(
 
 
 def _crossed(one: float, other: float, key: tuple[object, ...]) -> float:
-    """One of the two children of simulated binary crossover, whose mean is the parents'."""
+    """Return one of the two children of simulated binary crossover, whose mean is the parents'."""
     drawn = draw(*key, "spread")
     factor = math.pow(2.0 * drawn if drawn < 0.5 else 0.5 / (1.0 - drawn), 1.0 / (SPREAD + 1.0))
     sign = 1.0 if draw(*key, "child") < 0.5 else -1.0
@@ -100,7 +99,7 @@ def _crossed(one: float, other: float, key: tuple[object, ...]) -> float:
 
 
 def _mutated(part: float, key: tuple[object, ...]) -> float:
-    """A place near another one, by polynomial mutation."""
+    """Return a place near another one, by polynomial mutation."""
     drawn = draw(*key, "mutation")
     way = math.pow(2.0 * min(drawn, 1.0 - drawn), 1.0 / (SPREAD + 1.0)) - 1.0
     return part + (way if drawn < 0.5 else -way)

@@ -1,12 +1,12 @@
-"""Population-based training: who gives way to a copy of whom, and with which other values the copy goes on.
+"""Population-based training: which trials are replaced by copies of better ones, and the new values of the copies.
 
 Jaderberg et al., "Population Based Training of Neural Networks" (arXiv:1711.09846), with truncation selection: at every
-interval one of the worst part of the population goes on from the checkpoint of one of the best part (exploit), with its
-values changed (explore). Trials come to an interval at different times: each is compared with those that have been
-there, until it comes to its next one, and nobody waits.
+interval a trial of the worst part of the population continues from the checkpoint of one of the best part (exploit),
+with its values changed (explore). Trials reach an interval at different times: each is compared with those that have
+reached it, until it reaches its next one, and none waits.
 
-A copy is a trial of its own that begins from the other's checkpoint. The first trials are the population; the trial
-after them follows the one that gave way first, and so on, so that who follows whom is known from the numbers.
+A copy is a trial of its own that starts from the other's checkpoint. The first trials are the population; the next
+trial replaces the one that gave way first, and so on, so that the numbers determine the replacements.
 """
 
 import math
@@ -17,26 +17,26 @@ from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value
 from fairlead.specs.sweep import Prune
 
-# Of the paper's experiments (Sec. 4): a number is multiplied by one of these, and anew from its range so often.
+# From the paper's experiments (Sec. 4): factors for numbers, and the probability of drawing anew from the range.
 FACTORS = (0.8, 1.2)
 RESAMPLED = 0.25
 
 
 def gives_way(prune: Prune, goal: Goal, own: float, others: Sequence[float]) -> bool:
-    """Return whether a trial is among the worst ``1 / factor`` of those that came to its interval so far."""
+    """Return whether a trial is among the worst ``1 / factor`` of those that have reached its interval so far."""
     num_better = sum(goal.sign * value < goal.sign * own for value in others)
     num_worst = (len(others) + 1) // prune.factor
     return num_worst > 0 and num_better >= len(others) + 1 - num_worst
 
 
 def best_part(prune: Prune, goal: Goal, values: Mapping[int, float]) -> list[int]:
-    """The trials that others may go on from: of those given the best ``1 / factor``, at least one of any."""
+    """Return the trials to copy from: the best ``1 / factor`` of those given, at least one of any."""
     ordered = sorted(values, key=lambda trial: (goal.sign * values[trial], trial))
     return ordered[: max(1, len(ordered) // prune.factor)]
 
 
 def explore(space: Sequence[Parameter], values: Mapping[str, Value], key: tuple[object, ...]) -> dict[str, Value]:
-    """Change values: a number by a fifth, whole ones by one at least, a word to any; each anew one time in four."""
+    """Change values: numbers by a fifth, integers by at least one; each is drawn anew one time in four."""
     found: dict[str, Value] = {}
     for parameter in space:
         if not parameter.is_active(found):

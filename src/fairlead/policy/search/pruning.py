@@ -1,6 +1,4 @@
-"""Decides which trials are stopped before their end, from the values that trials had at rungs: numbers of steps, each
-``factor`` times as many as the one before.
-"""
+"""Decides which trials are stopped early, by their values at rungs: numbers of steps that grow by ``factor``."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,28 +8,28 @@ from fairlead.policy.search.trials import TrialRecord, TrialState, draw
 from fairlead.specs.goal import Goal
 from fairlead.specs.sweep import Prune, Rule
 
-# Others at a rung before their median says anything.
+# The minimum number of others at a rung for their median to count.
 LEAST_OTHERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungReport:
-    """The objective of a trial when it came to a rung; the first rung is 0."""
+    """The objective of a trial when it reached a rung; the first rung is 0."""
 
     trial: int
     rung: int
     value: float
 
 
-# The first rung as a part of a whole trial, where the spec leaves it open: measured on trials of a small network
-# (docs/tuning.md). Before a fifth of it the order of trials says little of their order at the end.
+# The first rung as a part of a whole trial, if the spec leaves it open: measured on trials of a small network
+# (docs/tuning.md). Before a fifth of the trial the order of trials predicts little of their final order.
 FIRST_RUNG_PART = 4
 
 
 def whole_length(history: Sequence[TrialRecord]) -> int | None:
-    """Return how many steps a whole trial has, as far as trials have told; None while nobody knows.
+    """Return the steps of a whole trial, as far as trials have reported; None while unknown.
 
-    The longest counts: of those that tell what is before them, or else of those that came to their end.
+    The longest counts: of those that report their remaining steps, or else of those that completed.
     """
     told = [each.step + each.num_left for each in history if each.step is not None and each.num_left is not None]
     ended = [each.step for each in history if each.state is TrialState.SUCCEEDED and each.step is not None]
@@ -39,7 +37,7 @@ def whole_length(history: Sequence[TrialRecord]) -> int | None:
 
 
 def with_rungs(prune: Prune, length: int | None) -> Prune | None:
-    """Return the rule with its first rung; None while that follows from a length that is not known.
+    """Return the rule with its first rung; None while that depends on an unknown length.
 
     Args:
         length: Steps of a whole trial.
@@ -52,7 +50,7 @@ def with_rungs(prune: Prune, length: int | None) -> Prune | None:
 
 
 def rung_steps(prune: Prune, rung: int) -> int:
-    """Return how many steps a rung is from the beginning."""
+    """Return the number of steps of a rung from the beginning."""
     assert prune.after is not None, "made by `with_rungs`"
     if prune.rule is Rule.PBT:
         return prune.after * (rung + 1)
@@ -60,7 +58,7 @@ def rung_steps(prune: Prune, rung: int) -> int:
 
 
 def num_rungs(prune: Prune, step: int) -> int:
-    """Return how many rungs a trial has come to at a step."""
+    """Return how many rungs a trial has reached at a step."""
     assert prune.after is not None, "made by `with_rungs`"
     if prune.rule is Rule.PBT:
         return step // prune.after
@@ -71,7 +69,7 @@ def num_rungs(prune: Prune, step: int) -> int:
 
 
 def bracket_of(prune: Prune, seed: int, trial: int) -> int:
-    """The bracket of a trial: of Hyperband's, one that begins a rung later has fewer trials; else there is only one.
+    """Return the bracket of a trial: in Hyperband, later brackets begin a rung later with fewer trials; otherwise 0.
 
     A bracket gets trials in proportion to those that Hyperband begins there, for brackets of equal cost.
     """

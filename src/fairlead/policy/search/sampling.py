@@ -1,4 +1,4 @@
-"""Chooses the values of the next trial, as a function of the sweep, its number and the trials before it."""
+"""Chooses the values of the next trial, as a function of the sweep, its number and earlier trials."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -16,24 +16,24 @@ from fairlead.specs.sweep import Sampler, Sweep
 if TYPE_CHECKING:
     from fairlead.policy.search.gaussian_process import Axis
 
-# As Optuna's TPESampler has them: trials before it learns, candidates for each parameter, and how many are good ones.
+# As in Optuna's TPESampler: random trials at first, candidates for each parameter, and the number of good trials.
 NUM_RANDOM = 10
 NUM_CANDIDATES = 24
 GOOD_PART = 0.1
 MOST_GOOD = 25
-# Of the others the newest; more of them would cost time and tell nothing new.
+# The newest of the others; more would cost time without new information.
 MOST_OTHERS = 200
 # In widths of a distribution, none of which is below 0.01, so that its density is below 120: at this distance that is
-# less than half of what 1 differs from the next number.
+# less than half the spacing of floats at 1.
 NO_MORE = 9.5
 
 
 def suggest(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
-    """The values of a trial.
+    """Return the values of a trial.
 
     Args:
-        number: Of the trial, from 0.
-        history: The trials before it, in order of their numbers.
+        number: The number of the trial, from 0.
+        history: Earlier trials, in order of their numbers.
     """
     return SAMPLERS[sweep.chosen_sampler](sweep, number, history)
 
@@ -51,9 +51,9 @@ def _grid(sweep: Sweep, number: int, _history: Sequence[TrialRecord]) -> dict[st
 
 
 def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
-    """Tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), each parameter by itself.
+    """Draw by a tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), each parameter independently.
 
-    Trials that still run count among the others, so that several at once do not all go to one place.
+    Running trials count among the others, so that several at once do not all go to one place.
     """
     goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
     ended = [each for each in history if has_ended(each)]
@@ -77,8 +77,8 @@ def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str,
 
 
 def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
-    """Draw ranges that are always there by CMA-ES, and the other parameters at random."""
-    # Here and not above, as below: most sweeps have another sampler, and a command that submits one reads this module.
+    """Draw unconditional ranges by CMA-ES, and the other parameters at random."""
+    # Imported here and not above, as below: most sweeps use another sampler, and submitting one reads this module.
     from fairlead.policy.search.covariance_adaptation import distribution_after
 
     adapted = sweep.adapted
@@ -102,7 +102,8 @@ def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[s
 def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
     """Draw where a Gaussian process has the greatest expected improvement; at random until there are a few trials.
 
-    Where trials were pruned it learns from the order of all that are over, as values at different steps do not compare.
+    If trials were pruned, it learns from the order of all finished ones, as values at different steps are not
+    comparable.
     """
     goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
     best_first = ranked(list(history), goal)
@@ -124,7 +125,7 @@ def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, 
 
 
 def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
-    """Cross two of the best trials and change the child a little; at random until there are enough."""
+    """Cross two of the best trials and mutate the child; at random until there are enough."""
     from fairlead.policy.search.nondominated_sorting import POPULATION, breed
 
     ended = [each for each in history if each.scores and each.state is TrialState.SUCCEEDED]
@@ -134,7 +135,7 @@ def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[
 
 
 def _axes(space: Sequence[Parameter]) -> "list[Axis]":
-    """The coordinates of a place: one of a range, and one of each value of a parameter whose values are listed."""
+    """Return the coordinates of a place: one per range, and one per value of a categorical parameter."""
     from fairlead.policy.search.gaussian_process import Axis
 
     axes: list[Axis] = []
@@ -152,7 +153,7 @@ def _axes(space: Sequence[Parameter]) -> "list[Axis]":
         if parameter.choices:
             axes.extend(Axis(group=group, is_word=True, when=when) for _ in parameter.choices)
         else:
-            # Whole numbers in equal ratios lie at no even distance.
+            # Integers on a logarithmic scale are not evenly spaced.
             is_even = parameter.is_whole and not parameter.is_log
             num_values = int(parameter.high - parameter.low) + 1 if is_even else None
             axes.append(Axis(group=group, num_values=num_values, when=when))
@@ -160,7 +161,7 @@ def _axes(space: Sequence[Parameter]) -> "list[Axis]":
 
 
 def _place(space: Sequence[Parameter], values: Mapping[str, Value]) -> list[float]:
-    """Return where a trial is, by those coordinates."""
+    """Return the place of a trial in those coordinates."""
     place: list[float] = []
     for parameter in space:
         if parameter.choices:
@@ -171,7 +172,7 @@ def _place(space: Sequence[Parameter], values: Mapping[str, Value]) -> list[floa
 
 
 def _at_place(space: Sequence[Parameter], place: Sequence[float]) -> dict[str, Value]:
-    """The values at a place."""
+    """Return the values at a place."""
     values: dict[str, Value] = {}
     at = 0
     for parameter in space:
@@ -187,7 +188,7 @@ def _at_place(space: Sequence[Parameter], place: Sequence[float]) -> dict[str, V
 
 
 def _best_choice(parameter: Parameter, near: Sequence[Value], far: Sequence[Value], key: tuple[object, ...]) -> Value:
-    """Of values drawn as often as among the good trials, the one that is rarest among the others."""
+    """Return the value, of those drawn as often as among the good trials, that is rarest among the others."""
     choices = parameter.choices
     weights = [1.0 + near.count(each) for each in choices]
     ratios = [
@@ -199,12 +200,12 @@ def _best_choice(parameter: Parameter, near: Sequence[Value], far: Sequence[Valu
 
 
 def _best_part(parameter: Parameter, near: Sequence[Value], far: Sequence[Value], key: tuple[object, ...]) -> Value:
-    """Of numbers drawn near those of the good trials, the one that is least near to those of the others."""
+    """Return the number, of those drawn near the good trials, with the highest density ratio of good to others."""
     good, others = (tuple(sorted(parameter.part(each) for each in group)) for group in (near, far))
     return parameter.at(_best_place(good, others, key))
 
 
-# What follows from its arguments alone, and is asked twice where it is worked out ahead; a sweep's parameters are few.
+# A pure function, called twice if a trial is foreseen; a sweep's parameters are few.
 @lru_cache(maxsize=256)
 def _best_place(near: tuple[float, ...], far: tuple[float, ...], key: tuple[object, ...]) -> float:
     good, others = _Mixture.around(near), _Mixture.around(far)
@@ -214,12 +215,12 @@ def _best_place(near: tuple[float, ...], far: tuple[float, ...], key: tuple[obje
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mixture:
-    """Normal distributions around places between 0 and 1, cut off there, and an even one of the same weight.
+    """Normal distributions around places between 0 and 1, truncated there, and a uniform one of the same weight.
 
     Attributes:
-        places: In order.
+        places: Ascending.
         terms: For each its place, the factor of the squared distance in its exponent, and its density at its place.
-        reach: Beyond this distance none of them adds anything to a sum of 1 or more.
+        reach: Beyond this distance none of them contributes to a sum of 1 or more.
     """
 
     places: Sequence[float]
@@ -229,7 +230,7 @@ class _Mixture:
 
     @classmethod
     def around(cls, ordered: Sequence[float]) -> "_Mixture":
-        """Each as wide as the larger gap to its neighbours, but no narrower than the gap if all were even."""
+        """Return a mixture in which each is as wide as its larger neighbouring gap, with a minimum width."""
         edges = [0.0, *ordered, 1.0]
         least = 1.0 / min(100, len(ordered) + 2)
         widths = [
@@ -244,7 +245,7 @@ class _Mixture:
         return cls(places=ordered, widths=widths, terms=terms, reach=NO_MORE * max(widths, default=0.0))
 
     def draw(self, key: tuple[object, ...]) -> float:
-        """A place that follows from the key."""
+        """Return a place that follows from the key."""
         which = int(draw(*key, "which") * (len(self.places) + 1))
         if which == len(self.places):
             return draw(*key, "even")
@@ -257,8 +258,8 @@ class _Mixture:
         return self.places[which]
 
     def log_density(self, part: float) -> float:
-        """The logarithm of the density at a place."""
-        total, exp = 1.0, math.exp  # of 24 candidates, each with hundreds of trials: what a sampler's time goes to
+        """Return the logarithm of the density at a place."""
+        total, exp = 1.0, math.exp  # for 24 candidates, each with hundreds of trials: most of a sampler's time
         first, last = bisect_left(self.places, part - self.reach), bisect_right(self.places, part + self.reach)
         for place, scale, peak in self.terms[first:last]:
             distance = part - place

@@ -1,4 +1,4 @@
-"""The trials of a sweep as its history has them: values, how each stands, and what it reported."""
+"""The trials of a sweep as recorded in its history: values, states and reports."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,11 +30,11 @@ class TrialRecord:
     """One trial.
 
     Attributes:
-        value: The last value of the objective; None when it reported none, and where there are several.
-        num_left: Steps that it has before it; None where it does not say.
-        has_checkpoint: It has saved one, so that another can go on from there.
-        scores: The last values of several objectives, less being better of each; empty when one of them is missing.
-        step: The step that it has come to; None when it reports none.
+        value: The last value of the objective; None if it reported none, or with several objectives.
+        num_left: Remaining steps; None if not reported.
+        has_checkpoint: Whether it has saved a checkpoint from which another can continue.
+        scores: The last values of several objectives, lower is better in each; empty if one of them is missing.
+        step: The step that it has reached; None if it reports none.
     """
 
     number: int
@@ -48,30 +48,30 @@ class TrialRecord:
 
 
 def metric_of(progress: Progress | None, metric: str) -> float | None:
-    """The last value of a metric; None when it was not reported."""
+    """Return the last value of a metric; None if it was not reported."""
     if progress is None:
         return None
     return progress.loss if metric == "loss" else progress.metrics.get(metric)
 
 
 def draw(*keys: object) -> float:
-    """A number from 0 up to but not including 1 that follows from its keys alone, evenly among other keys."""
+    """Return a number in [0, 1) that follows from its keys alone, uniformly distributed over keys."""
     text = "/".join(str(key) for key in keys)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) / 2**56
 
 
 def ranked(records: list[TrialRecord], goal: Goal) -> list[TrialRecord]:
-    """Those that ended with a value, best first; those that were pruned after the others, the furthest first."""
+    """Return the trials that ended with a value, best first; pruned ones after the others, the furthest first."""
     return sorted(filter(has_ended, records), key=_rank(goal))
 
 
 def best_of(number: int, ended: Iterable[TrialRecord], goal: Goal) -> list[TrialRecord]:
-    """The first of those that ended as they are ranked, without the others in order."""
+    """Return the first trials in the order of ``ranked``, without sorting the others."""
     return nsmallest(number, ended, key=_rank(goal))
 
 
 def has_ended(record: TrialRecord) -> bool:
-    """Return whether it ended with a value that compares with others'."""
+    """Return whether it ended with a comparable value."""
     return record.value is not None and record.state in _COMPARED
 
 
@@ -86,18 +86,18 @@ def _rank(goal: Goal) -> Callable[[TrialRecord], tuple[bool, int, float, int]]:
 
 
 def front(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Those of several objectives that succeeded and that no other beats, in the order of their first objective.
+    """Return the successful trials that no other dominates, in the order of their first objective.
 
-    One beats another that is as good in all objectives and better in one of them (Pareto's dominance).
+    A trial dominates another if it is as good in all objectives and better in one of them (Pareto dominance).
     """
     ended = sorted(
         (each for each in records if each.scores and each.state is TrialState.SUCCEEDED),
         key=lambda each: (each.scores, each.number),
     )
     kept: list[TrialRecord] = []
-    # Whoever beats another comes before it in this order, and so does one of the front that beats both.
+    # In this order a dominating trial comes before the dominated, as does the member of the front that dominates both.
     for each in ended:
-        # Of two objectives the last of the front is the best in the second.
+        # With two objectives the last of the front is the best in the second.
         rivals = kept[-1:] if len(each.scores) == 2 else kept
         if not any(_beats(other.scores, each.scores) for other in rivals):
             kept.append(each)

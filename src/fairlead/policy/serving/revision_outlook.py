@@ -1,4 +1,4 @@
-"""Tells what another spec would make of an endpoint: which revision serves then, and how it takes over."""
+"""Predicts the effect of another spec on an endpoint: the revision that would serve, and how it would take over."""
 
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.serving import ServingDetail, detail_of, detail_with, is_to_be_tried
@@ -11,13 +11,13 @@ from fairlead.text.quantities import plural
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionOutlook:
-    """The revision of an endpoint that another spec asks for.
+    """The revision of an endpoint that another spec would result in.
 
     Attributes:
-        name: As people call it, such as ``r2``.
-        replaces: The one whose place it takes; None where nothing serves, or none is replaced.
-        is_new: No revision that is remembered has these replicas.
-        rollout: How it takes over, in sentences; empty where no replica is replaced.
+        name: The display name, such as ``r2``.
+        replaces: The revision that it replaces; None if nothing serves, or none is replaced.
+        is_new: Whether no remembered revision has these replicas.
+        rollout: The steps of taking over, in sentences; empty if no replica is replaced.
     """
 
     name: str
@@ -27,7 +27,7 @@ class RevisionOutlook:
 
 
 def revision_outlook(serving: Workload[Serving], spec: Serving, now: float) -> RevisionOutlook:
-    """Return what becomes of an endpoint that is under way with another spec, as it would be judged next."""
+    """Return the outlook for an unfinished endpoint with another spec, as it would be judged next."""
     before, after = detail_of(serving), detail_with(serving, spec, now)
     target = after.revision(after.target)
     assert target is not None, "the revision that is asked for is kept"

@@ -1,7 +1,7 @@
-"""Corrects estimated times of a step by steps of the same layer shape that were measured.
+"""Corrects estimated step times by measured steps of the same layer shape.
 
-Most of what an estimate has wrong is the layer: hidden size, heads, sequence, tensor parts and micro-batch on a GPU. So
-the ratio of measured to estimated carries over to other numbers of layers, replicas and stages.
+Most of the error of an estimate lies in the layer: hidden size, heads, sequence, tensor parts and micro-batch on a GPU.
+So the ratio of measured to estimated time carries over to other numbers of layers, replicas and stages.
 """
 
 import math
@@ -13,15 +13,15 @@ from fairlead.policy.strategy.split import Split
 from fairlead.policy.strategy.step_time import StepTime
 from fairlead.policy.strategy.transformer import Transformer
 
-# As how many measured steps of one layer shape the estimate itself counts (`benchmarks.step_time`).
+# The weight of the estimate, in measured steps of one layer shape (`benchmarks.step_time`).
 SHRINKAGE = 0.1
-# Beyond this a measured step says nothing of its layers: it waited for data, or its GPU was somebody else's too.
+# A measured step beyond this factor is ignored: it waited for data, or shared its GPU.
 MOST_FACTOR = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShape:
-    """All that the time of a layer depends on, but for the GPU."""
+    """All that the time of a layer depends on, except the GPU."""
 
     hidden: int
     heads: int
@@ -32,15 +32,15 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """A step that a run has really taken.
+    """A measured step of a run.
 
     Attributes:
         run: Its uid.
-        split: The name of the split that was tried; empty for the split that it trained with.
+        split: The name of the candidate split; empty for the split that it trained with.
         gpu: The model of its GPUs.
-        measured_s: Seconds that a step took.
-        estimated_s: Seconds by the formulas, not corrected.
-        at: When it was read, in seconds since 1970.
+        measured_s: Measured seconds per step.
+        estimated_s: Seconds by the formulas, without correction.
+        at: When it was recorded, in seconds since 1970.
     """
 
     run: str
@@ -57,7 +57,7 @@ class MeasuredStep:
 
     @property
     def shape(self) -> LayerShape:
-        """The shape of its layers."""
+        """Return the shape of its layers."""
         return LayerShape(
             hidden=self.hidden, heads=self.heads, sequence=self.sequence, tensor=self.tensor,
             micro_batch=self.micro_batch,
@@ -73,9 +73,9 @@ def shape_of(model: Transformer, split: Split) -> LayerShape:
 
 
 def factor(seen: Iterable[tuple[float, float]]) -> float:
-    """Return how much longer steps of one layer shape take than their estimate: (measured, estimated) in any unit.
+    """Return the ratio of measured to estimated times of steps of one layer shape: (measured, estimated) in any unit.
 
-    Their mean ratio, shrunken towards 1 as if ``SHRINKAGE`` steps had confirmed the estimate.
+    The geometric mean of ratios, shrunken towards 1 as if ``SHRINKAGE`` steps had confirmed the estimate.
     """
     logarithms = [math.log(measured / guess) for measured, guess in seen]
     return math.exp(sum(logarithms) / (len(logarithms) + SHRINKAGE))
@@ -91,7 +91,7 @@ def factors(steps: Iterable[MeasuredStep], gpu: str) -> Mapping[LayerShape, floa
 
 
 def corrected(time: StepTime, by: float) -> StepTime:
-    """The time of a step, each part by the same factor."""
+    """Return the time of a step with each part multiplied by the same factor."""
     return replace(
         time, layers=time.layers * by, bubble=time.bubble * by, data=time.data * by, optimizer=time.optimizer * by
     )

@@ -1,8 +1,8 @@
-"""GPUs by name: memory, speed and links, and the coefficients of a training step on them with their source.
+"""GPUs by name: memory, speed and links, and sourced coefficients of a training step on them.
 
-Data sheets give memory, peak of dense bf16, memory bandwidth and NVLink. What a step really gets of that is fitted to
-measured steps where there are any (`python -m benchmarks.step_time --fit`), and else taken as the same part of the data
-sheet's numbers as on the GPU that was measured.
+Data sheets give memory, peak of dense bf16, memory bandwidth and NVLink. The parts of those reached by a step are
+fitted to measured steps if there are any (`python -m benchmarks.step_time --fit`), otherwise taken as on the measured
+GPU.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from fairlead.frozen import dataclass
 from fairlead.policy.strategy.memory import GIB
 
 MEMORY_TOLERANCE = 0.15
-"""A device has the memory of a data sheet that differs by less."""
+"""The relative difference in memory up to which a device matches a data sheet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +25,18 @@ class Coefficients:
         depth: Length of the inner dimension at which half of that is reached.
         hidden_passes: Times a layer reads or writes its hidden state besides matrix products, forward and backward.
         whole: The part of those passes that tensor parallelism does not divide.
-        attention_passes: Times it reads or writes the scores of attention, where attention is not fused.
-        launch_ms: The least that a layer takes, forward and backward, as its kernels are launched.
-        launch_tensor_ms: What that grows by with each doubling of tensor parallelism.
-        fallback_ms: What it grows by where the fused softmax cannot be used.
-        slot_ms: What a micro-batch costs on each stage besides its layers.
-        optimizer_bytes: Bytes that the optimizer moves for each parameter.
+        attention_passes: Times it reads or writes the attention scores, if attention is not fused.
+        launch_ms: The minimum time of a layer, forward and backward, for launching its kernels.
+        launch_tensor_ms: Its increase with each doubling of tensor parallelism.
+        fallback_ms: Its increase if the fused softmax cannot be used.
+        slot_ms: The time of a micro-batch on each stage besides its layers.
+        optimizer_bytes: Bytes that the optimizer moves per parameter.
         network_gb_s: GB/s of a node's network in collectives.
         memory_gb_s: GB/s of its memory.
         link_gb_s: GB/s of collectives within a node.
-        latency_ms: Of one collective between two GPUs of a node.
+        latency_ms: The latency of one collective between two GPUs of a node.
         logits_passes: Times the logits are read or written.
-        source: Where they come from.
+        source: The source of the values.
     """
 
     tflops: float
@@ -62,11 +62,11 @@ class Gpu:
     """A GPU by its data sheet.
 
     Attributes:
-        names: As people and clusters write it, in capitals; the first is shown.
-        memory_bytes: What a program finds.
+        names: Names used by people and clusters, in capitals; the first is displayed.
+        memory_bytes: The memory available to a program.
         peak_tflops: Dense bf16.
-        memory_gb_s: Of its memory.
-        link_gb_s: NVLink in one direction, or PCIe where it has none.
+        memory_gb_s: Memory bandwidth.
+        link_gb_s: NVLink in one direction, or PCIe without NVLink.
         processors: Streaming multiprocessors.
     """
 
@@ -80,18 +80,18 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredGpu:
-    """A GPU as ``fairlead doctor --gpu`` measured it.
+    """A GPU as measured by ``fairlead doctor --gpu``.
 
     Attributes:
-        name: As the device calls itself.
-        memory_bytes: What a program finds.
+        name: The name reported by the device.
+        memory_bytes: The memory available to a program.
         processors: Streaming multiprocessors.
         tflops: TFLOP/s that large matrix products reach.
         depth: Length of the inner dimension at which half of that is reached.
         memory_gb_s: GB/s of a copy within its memory, read and written.
-        launch_ms: Least time of a layer, forward and backward.
-        link_gb_s: GB/s of all-reduces among the GPUs of the machine; None of one alone.
-        latency_ms: Of one between two of them; None of one alone.
+        launch_ms: The minimum time of a layer, forward and backward.
+        link_gb_s: GB/s of all-reduces among the GPUs of the machine; None with a single one.
+        latency_ms: The latency of one all-reduce between two of them; None with a single one.
         at: Seconds since 1970.
     """
 
@@ -206,8 +206,8 @@ GPUS = (
     ),
 )
 
-# Before any fit: 85 % of the peak and of the memory's bandwidth, 72 % of NVLink, half of 8 x 200 Gb/s; passes by
-# counting the operators of a layer (arXiv 2205.05198, fig. 2); launches of some 60 kernels in eager mode.
+# Before any fit: 85 % of the peak and of the memory bandwidth, 72 % of NVLink, half of 8 x 200 Gb/s; passes by counting
+# the operators of a layer (arXiv 2205.05198, fig. 2); launches of some 60 kernels in eager mode.
 TEXTBOOK = Coefficients(
     tflops=265.0,
     depth=256.0,
@@ -227,7 +227,7 @@ TEXTBOOK = Coefficients(
     source="data sheet of A100",
 )
 
-# What `python -m benchmarks.step_time --fit` gives, rounded.
+# The results of `python -m benchmarks.step_time --fit`, rounded.
 MEASURED = {
     "A100": Coefficients(
         tflops=239.8,
@@ -251,16 +251,16 @@ MEASURED = {
 
 
 def find(name: str) -> Gpu | None:
-    """Return the GPU of that name, in any spelling that a cluster may use; None when it is not known."""
+    """Return the GPU with that name, in any spelling that a cluster may use; None if unknown."""
     wanted = _spelt(name)
     return next((gpu for gpu in GPUS if wanted in gpu.names), None)
 
 
 def find_measured(name: str, known: Gpu | None, measured: Iterable[MeasuredGpu]) -> MeasuredGpu | None:
-    """Return what was measured of a GPU; None when nobody has.
+    """Return the measurement of a GPU; None without one.
 
     Args:
-        known: That GPU by its data sheet. A device whose longer name begins with its name and has its memory is one.
+        known: That GPU by its data sheet. A device with the model in its name and about its memory matches.
     """
     model = None if known is None else known.names[0].partition("-")[0]
     for each in measured:
@@ -274,7 +274,7 @@ def find_measured(name: str, known: Gpu | None, measured: Iterable[MeasuredGpu])
 
 
 def as_gpu(measured: MeasuredGpu) -> Gpu:
-    """A GPU whose data sheet is not known, by what was measured of it."""
+    """Return a GPU without a known data sheet, from its measurement."""
     return Gpu(
         names=(measured.name,),
         memory_bytes=measured.memory_bytes,
@@ -286,7 +286,7 @@ def as_gpu(measured: MeasuredGpu) -> Gpu:
 
 
 def coefficients(gpu: Gpu, measured: MeasuredGpu | None = None) -> Coefficients:
-    """Coefficients of a GPU: as measured, and for the rest those of A100 in the proportion of the data sheets."""
+    """Return the coefficients of a GPU: measured ones, and the rest from A100 in proportion to the data sheets."""
     found = _by_data_sheet(gpu)
     if measured is None:
         return found

@@ -1,8 +1,8 @@
-"""Decides which split of several a run tries next, and which one it keeps.
+"""Decides which candidate split a run tries next, and which one it keeps.
 
-Each start of a run that tries splits has another one, for a few steps. One that fails is ruled out with its reason, and
-the run goes on with the next; what the split is not to blame for, such as a lost node, is a failure as ever, after
-which the same one is tried again.
+Each start of a run with candidate splits uses another one, for a few steps. One that fails is ruled out with its
+reason, and the run continues with the next; a failure not caused by the split, such as a lost node, is handled as
+usual, after which the same split is tried again.
 """
 
 from dataclasses import replace
@@ -16,9 +16,9 @@ from fairlead.state.snapshot import Phase, Pod, PodPhase, Workload
 from fairlead.state.split_probing import Probed, Probing, found_of, split_of_candidate, subject, untried
 from fairlead.text.quantities import describe_duration, plural
 
-# A first step may compile for minutes; a program that tells of no step by then does not say how fast it is.
+# The first step may compile for minutes; a program without a reported step by then gives no measurement.
 MOST_S = 1800.0
-# Out of memory without a limit the kernel kills a rank, and that looks as if anybody had.
+# Without a memory limit the kernel kills a rank that is out of memory, which looks like any other kill.
 MOST_KILLS = 2
 _OF_THE_SPLIT_IN_TIME = frozenset({Code.KILLED, Code.STALLED})
 
@@ -28,9 +28,9 @@ class Verdict:
     """The consequence of a start that tried a split.
 
     Attributes:
-        probing: What is known of the splits now.
-        reason: That, for people.
-        failure: What the run fails for, as none of its splits came to a step; None while it goes on.
+        probing: The updated results.
+        reason: An explanation for users.
+        failure: The run's failure if none of its splits completed a step; None if it continues.
     """
 
     probing: Probing
@@ -39,11 +39,11 @@ class Verdict:
 
 
 def follow(workload: Workload, own: tuple[Pod, ...], failure: Failure | None, now: float) -> Verdict | None:
-    """Return what follows for a run that tries a split; None while it goes on, or fails for another cause.
+    """Return the consequence for a run that tries a split; None while the trial runs, or for another kind of failure.
 
     Args:
-        own: The pods of its present start.
-        failure: Of that start; None while nothing is wrong.
+        own: The pods of its current start.
+        failure: The failure of that start; None without one.
     """
     spec, status, progress = workload.spec, workload.status, workload.progress
     left = untried(spec, status.probing)
@@ -76,7 +76,7 @@ def follow(workload: Workload, own: tuple[Pod, ...], failure: Failure | None, no
 
 
 def describe_candidate(spec: Training, name: str) -> str:
-    """A split that a run tries, in a few words."""
+    """Describe a candidate split briefly."""
     assert spec.parallel is not None
     parallel = split_of_candidate(spec.parallel, name)
     if parallel.data is None:
@@ -86,7 +86,7 @@ def describe_candidate(spec: Training, name: str) -> str:
 
 
 def describe_probing(spec: Training, probing: Probing | None) -> list[str]:
-    """Tell how far a run is with the splits that it tries, a sentence each, that which is kept or tried now first."""
+    """Describe the progress of a run with candidate splits, a sentence each, the chosen or current one first."""
     assert spec.parallel is not None
     found, left = found_of(spec, probing), untried(spec, probing)
     tried = () if found is None else found.tried
@@ -99,7 +99,7 @@ def describe_probing(spec: Training, probing: Probing | None) -> list[str]:
 
 
 def _next(spec: Training, before: Probing, probed: Probed, failure: Failure | None) -> Verdict:
-    """Go on with the next split, or with the fastest one when all were tried."""
+    """Continue with the next split, or with the fastest one if all were tried."""
     after = replace(before, tried=(*before.tried, probed), kills=0)
     told = f"{_named(spec, probed.name)} {_outcome(spec, probed)}"
     left = untried(spec, after)
@@ -139,5 +139,5 @@ def _outcome(spec: Training, probed: Probed) -> str:
 
 
 def describe_step(seconds: float) -> str:
-    """The time of a step, to three digits."""
+    """Format the time of a step, to three digits."""
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -1,4 +1,4 @@
-"""Completes what a Training says of its model and its split: the ranks divided, what is open chosen or plain."""
+"""Completes the model and split of a Training: divides the ranks, and chooses or defaults open values."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,23 +21,23 @@ from fairlead.text.quantities import plural
 
 ZERO = {Shard.NONE: 0, Shard.GRADIENTS: 2, Shard.PARAMETERS: 3}
 SHARDS = {stage: shard for shard, stage in ZERO.items()}
-# By which splits over ranks without GPUs are put in an order before they are measured; nothing else goes by it.
+# Used only to order splits over ranks without GPUs before they are measured.
 CPU = Gpu(names=("CPU",), memory_bytes=0.0, peak_tflops=0.2, memory_gb_s=20.0, link_gb_s=2.0, processors=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A split with nothing left open, and a sentence for the plan."""
+    """A split without open values, and a note for the plan."""
 
     parallel: Parallel
     note: str
 
 
 def transformer_of(shape: ModelShape, config: Mapping[str, Any] | None) -> Transformer:
-    """The model of a spec; ``config`` is what its file holds, None without one.
+    """Return the model of a spec; ``config`` is the content of its file, None without one.
 
     Raises:
-        UnknownModel: Both together say too little.
+        UnknownModel: Both together are insufficient.
     """
     given = {
         "hidden_size": shape.hidden,
@@ -65,13 +65,13 @@ def hardware_of(
     measured: Sequence[MeasuredGpu] = (),
     steps: Sequence[MeasuredStep] = (),
 ) -> Hardware:
-    """Return what a run asks for; ``price_per_hour`` in dollars for one node.
+    """Return the hardware that a run requests; ``price_per_hour`` in dollars for one node.
 
     Args:
-        steps: That were measured before.
+        steps: Earlier measured steps.
 
     Raises:
-        Conflict: It names no GPU that is known, or not one GPU for each rank.
+        Conflict: It names no known GPU, or not one GPU per rank.
     """
     if spec.resources.gpu is None and spec.parallel is not None and spec.parallel.probe is not None:
         node, memory = spec.ranks_on_each_node, spec.resources.memory_bytes
@@ -92,10 +92,10 @@ def hardware_of(
 
 
 def gpu_of(resources: Resources, measured: Sequence[MeasuredGpu] = ()) -> tuple[Gpu, MeasuredGpu | None]:
-    """Return the GPU that is asked for, and what was measured of it.
+    """Return the requested GPU and its measurement.
 
     Raises:
-        Conflict: It names no GPU that is known.
+        Conflict: It names no known GPU.
     """
     request = resources.gpu
     known = ", ".join((*(gpu.names[0] for gpu in GPUS), *(each.name for each in measured)))
@@ -114,7 +114,7 @@ def gpu_of(resources: Resources, measured: Sequence[MeasuredGpu] = ()) -> tuple[
 
 
 def wanted_of(spec: Training, *, pipelines: bool = True) -> Wanted:
-    """Return what a spec gives of a split."""
+    """Return the given parts of a spec's split."""
     asked = spec.parallel or Parallel()
     return Wanted(
         batch=asked.batch or spec.world_size,
@@ -134,10 +134,10 @@ def resolve(
     measured: Sequence[MeasuredGpu] = (),
     steps: Sequence[MeasuredStep] = (),
 ) -> Resolved:
-    """Fill in what ``spec.parallel`` leaves open, by what was measured of GPUs and of steps where anything was.
+    """Fill in the open values of ``spec.parallel``, using measurements of GPUs and of steps if available.
 
     Raises:
-        Conflict: The parts do not multiply to the ranks, or it is not known what to choose by.
+        Conflict: The parts do not multiply to the ranks, or the basis for a choice is missing.
         CannotFit: ``auto`` finds no split that fits.
         UnknownModel: ``auto`` has no formula for the model.
     """
@@ -177,7 +177,7 @@ def resolve(
 
 
 def _with_candidates(spec: Training, asked: Parallel) -> Resolved:
-    """Fill in what splits leave open that a person has named."""
+    """Fill in the open values of named candidate splits."""
     if asked.choose is not None or asked.probe is not None:
         raise Conflict("parallel.candidates: these are the splits to try; leave out `choose` and `probe`")
     if asked.batch is None:
@@ -203,7 +203,7 @@ def _chosen(
     if spec.model is None:
         raise Conflict("parallel: auto chooses by the model; describe it with `model`, such as `model: config.json`")
     model, on = transformer_of(spec.model, config), hardware_of(spec, measured=measured, steps=steps)
-    # What `run.parallelize` cannot apply is never chosen unasked.
+    # Splits that `run.parallelize` cannot apply are never chosen by default.
     wanted = wanted_of(spec, pipelines=False)
     found = [each for each in search(model, on, wanted) if _is_applied(each.split)]
     if not found:
@@ -217,7 +217,7 @@ def _chosen(
     fitting = [each for each in found if each.fits]
     probe = 1 if spec.parallel is None else spec.parallel.probe or 1
     if probe > 1 and len(fitting) > 1:
-        # Without GPUs the order is all that is known.
+        # Without GPUs only the order is known.
         is_known = on.gpu.names != CPU.names
         candidates = {name_of(each.split): _candidate(each, is_known=is_known) for each in fitting[:probe]}
         tried = " and ".join(describe(each.split) for each in fitting[:probe])
@@ -248,7 +248,7 @@ def _candidate(found: Candidate, *, is_known: bool) -> SplitCandidate:
 
 
 def name_of(split: Split) -> str:
-    """A name for a split among those that a search finds, which differ in how they divide GPUs."""
+    """Return a name for a split, unique among those of a search, which differ in how they divide GPUs."""
     parts = [f"data{split.data}"]
     parts += [f"tensor{split.tensor}"] if split.tensor > 1 else []
     parts += [f"pipeline{split.pipeline}"] if split.pipeline > 1 else []
@@ -257,12 +257,12 @@ def name_of(split: Split) -> str:
 
 
 def _is_applied(split: Split) -> bool:
-    """Return whether ``run.parallelize`` applies it; it has no whole copies of tensor parallel layers."""
+    """Return whether ``run.parallelize`` can apply it; it does not replicate tensor parallel layers."""
     return split.tensor == 1 or split.data == 1 or split.zero > 0
 
 
 def split_of(parallel: Parallel) -> Split:
-    """The split of a resolved key."""
+    """Return the split of a resolved spec."""
     data, micro = parallel.data or 1, parallel.micro_batch or 1
     return Split(
         data=data,
@@ -276,7 +276,7 @@ def split_of(parallel: Parallel) -> Split:
 
 
 def describe(split: Split) -> str:
-    """A split in a few words."""
+    """Describe a split briefly."""
     shards = {0: "whole copies", 2: "gradients sharded", 3: "parameters sharded"}
     parts = [f"data {split.data}" + (f" with {shards[split.zero]}" if split.data > 1 else "")]
     parts += [f"tensor {split.tensor}"] if split.tensor > 1 else []
@@ -294,7 +294,7 @@ def ranked(
     measured: Sequence[MeasuredGpu] = (),
     steps: Sequence[MeasuredStep] = (),
 ) -> "Ranking":
-    """Every split of a run's GPUs, and what is expected of the one that it has.
+    """Return every split of a run's GPUs, and the estimate for its own.
 
     Raises:
         Conflict: It names no known GPU.
@@ -315,9 +315,9 @@ class Ranking:
     """Every split of a run's GPUs, the best first.
 
     Attributes:
-        batch: Samples of a step.
-        own: What is expected of the split that the run has; None when it has none.
-        lack: A sentence when that does not fit; None when it does.
+        batch: Samples per step.
+        own: The estimate for the run's own split; None without one.
+        lack: A sentence if that does not fit; None if it does.
     """
 
     model: Transformer

@@ -1,4 +1,4 @@
-"""Every split of a step over a number of GPUs: what it needs, how long it takes, and why it loses to the best one."""
+"""Searches every split of a step over a number of GPUs: its memory, its time, and why it loses to the best one."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,9 +14,9 @@ from fairlead.policy.strategy.step_time import StepTime, step_time
 from fairlead.policy.strategy.transformer import Transformer
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-# Of these, those that keep more are faster, and the first that fits is taken.
+# Those that keep more are faster, so the first that fits is taken.
 RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
-# Two estimates that are nearer than this are alike.
+# Estimates closer than this count as equal.
 ALIKE = 0.01
 
 
@@ -25,12 +25,12 @@ class Hardware:
     """The hardware that a step runs on.
 
     Attributes:
-        gpu: Each of them.
-        gpus: How many in all.
-        node: How many of one node.
-        price_per_hour: Dollars for all of them; None when nobody says.
-        measured: What was measured of them; None when nobody has.
-        factors: How much longer layers of a shape took there than estimated, of those that were measured.
+        gpu: The model of the GPUs.
+        gpus: The total number of GPUs.
+        node: The number of GPUs per node.
+        price_per_hour: Dollars for all of them; None if unknown.
+        measured: Their measurement; None without one.
+        factors: The ratio of measured to estimated time there, for measured layer shapes.
     """
 
     gpu: Gpu
@@ -42,7 +42,7 @@ class Hardware:
 
     @property
     def coefficients(self) -> Coefficients:
-        """The costs of a step on them."""
+        """Return the costs of a step on them."""
         return coefficients(self.gpu, self.measured)
 
 
@@ -52,8 +52,8 @@ class Wanted:
 
     Attributes:
         batch: Samples of a step over all GPUs.
-        zero: ZeRO stages that may be taken.
-        pipelines: Whether pipelines of more than one stage may be taken when ``pipeline`` is open.
+        zero: The allowed ZeRO stages.
+        pipelines: Whether pipelines of more than one stage are allowed if ``pipeline`` is open.
     """
 
     batch: int
@@ -68,11 +68,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A split and what is expected of it.
+    """A split with its estimates.
 
     Attributes:
-        memory: Of a GPU of the stage that needs most.
-        time: Of a step.
+        memory: The memory of a GPU of the stage with the highest need.
+        time: The time of a step.
         fits: Whether each GPU has that memory.
         reason: Why it loses to the first of its list, or that it is the fastest.
     """
@@ -85,7 +85,7 @@ class Candidate:
 
 
 def search(model: Transformer, on: Hardware, wanted: Wanted) -> list[Candidate]:
-    """The best candidate of each way to divide the GPUs: those that fit by time, then the others by need.
+    """Return the best candidate of each way to divide the GPUs: those that fit by time, then the others by need.
 
     Raises:
         UnknownModel: No formula covers the model.
@@ -96,7 +96,7 @@ def search(model: Transformer, on: Hardware, wanted: Wanted) -> list[Candidate]:
 
 
 def assess(model: Transformer, split: Split, on: Hardware) -> Candidate:
-    """Return what is expected of one split."""
+    """Estimate one split."""
     memory = worst(torch_memory.stages(model, split))
     gpu = on.gpu
     time = step_time(model, split, on.coefficients, processors=gpu.processors, node=on.node)
@@ -107,7 +107,7 @@ def assess(model: Transformer, split: Split, on: Hardware) -> Candidate:
 
 
 def does_not_fit(model: Transformer, candidate: Candidate, on: Hardware) -> str:
-    """Say what a split lacks, and what would help."""
+    """Explain what a split lacks, and what would help."""
     split = candidate.split
     remedies = []
     if split.data > 1 and split.zero < 3 and split.pipeline == 1:
@@ -144,7 +144,7 @@ def _divisions(model: Transformer, on: Hardware, wanted: Wanted) -> Iterator[Spl
                 continue
             data = rest // pipeline
             for zero in wanted.zero:
-                # Alone there is nothing to shard; a pipeline gathers parameters once for all micro-batches.
+                # A single replica has nothing to shard; a pipeline gathers parameters once for all micro-batches.
                 if (zero == 0 or data > 1) and not (zero == 3 and pipeline > 1 and 2 in wanted.zero):
                     yield Split(data=data, zero=zero, tensor=tensor, pipeline=pipeline)
 
@@ -154,7 +154,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _best(model: Transformer, division: Split, on: Hardware, wanted: Wanted) -> Candidate | None:
-    """The fastest micro-batch and recomputation that fit; the least that is needed where none does; None for none."""
+    """Return the fastest micro-batch and recomputation that fit; the smallest if none fits; None without any."""
     best: Candidate | None = None
     for micro in [wanted.micro_batch] if wanted.micro_batch else MICRO_BATCHES:
         if wanted.batch % (division.data * micro):
@@ -178,7 +178,7 @@ def _best(model: Transformer, division: Split, on: Hardware, wanted: Wanted) -> 
 
 
 def _reason(candidate: Candidate, best: Candidate, on: Hardware, place: int) -> str:
-    """One line on why it loses."""
+    """Return one line on why it loses."""
     if not candidate.fits:
         return f"does not fit: needs {_need(candidate, on)}"
     if place == 0:

@@ -1,4 +1,4 @@
-"""Says how one training step is divided among GPUs."""
+"""Describes how one training step is divided among GPUs."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from fairlead.frozen import dataclass
 
 
 class Recompute(StrEnum):
-    """The activations that backward computes again rather than keeping them."""
+    """The activations that backward recomputes instead of keeping them."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -26,19 +26,19 @@ class Schedule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The division of a step. The GPUs are ``data * tensor * pipeline * context``.
+    """The division of a step. The number of GPUs is ``data * tensor * pipeline * context``.
 
     Attributes:
-        data: Replicas, each with samples of its own.
-        zero: ZeRO stage over ``data`` and ``context`` (arXiv 1910.02054, sec. 3): 0 whole copies, 1 optimizer states
-            are sharded, 2 gradients too, 3 parameters too (FSDP).
+        data: Replicas, each with its own samples.
+        zero: ZeRO stage over ``data`` and ``context`` (arXiv 1910.02054, sec. 3): 0 whole copies, 1 sharded optimizer
+            states, 2 gradients too, 3 parameters too (FSDP).
         tensor: Parts of each layer, with sequence parallelism between them.
-        pipeline: Stages.
+        pipeline: Pipeline stages.
         context: Parts of each sequence.
-        expert: GPUs of ``data`` among which experts are dealt out.
+        expert: GPUs of ``data`` among which experts are distributed.
         virtual: Parts of the model on each stage; more than 1 only with the interleaved schedule.
-        micro_batch: Samples that go through at once.
-        micro_batches: How many of those a step has.
+        micro_batch: Samples processed at once.
+        micro_batches: Micro-batches per step.
     """
 
     data: int = 1
@@ -55,11 +55,11 @@ class Split:
 
     @property
     def gpus(self) -> int:
-        """All GPUs."""
+        """Return the number of GPUs."""
         return self.data * self.tensor * self.pipeline * self.context
 
     def in_flight(self, stage: int) -> float:
-        """Micro-batches whose activations a stage holds at once, in whole stages (arXiv 2104.04473, sec. 2.2)."""
+        """Return the micro-batches with activations on a stage, in whole stages (arXiv 2104.04473, sec. 2.2)."""
         if self.schedule is Schedule.GPIPE:
             return self.micro_batches
         if self.virtual == 1:
@@ -68,7 +68,7 @@ class Split:
         return min(warm_up, self.micro_batches * self.virtual) / self.virtual
 
     def layers_of(self, stage: int, layers: int) -> list[int]:
-        """The layers of a stage, counted from 0; the first stages have one more where they do not divide."""
+        """Return the layers of a stage, counted from 0; with a remainder the first parts have one more."""
         parts = self.pipeline * self.virtual
         size, more = divmod(layers, parts)
         found: list[int] = []

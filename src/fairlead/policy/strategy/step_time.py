@@ -1,9 +1,9 @@
-"""Time of a training step of a dense transformer.
+"""Estimates the time of a training step of a dense transformer.
 
-A layer is its matrix products, rounded up to whole waves of tiles over the GPU's processors; passes over memory; the
-collectives of tensor parallelism; and never less than the launches of its kernels. A pipeline's micro-batches follow
-each other on the slowest stage (arXiv 2104.04473, sec. 2.2); gradients are reduced over a ring (2 (d - 1) / d of their
-bytes through each link, Patarasso and Yuan, 2009).
+The time of a layer consists of its matrix products, rounded up to whole waves of tiles over the GPU's processors;
+passes over memory; and the collectives of tensor parallelism; it is never less than the launches of its kernels. A
+pipeline's micro-batches follow each other on the slowest stage (arXiv 2104.04473, sec. 2.2); gradients are reduced over
+a ring (2 (d - 1) / d of their bytes through each link, Patarasuk and Yuan, 2009).
 """
 
 import math
@@ -14,21 +14,21 @@ from fairlead.policy.strategy.gpus import Coefficients
 from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.transformer import Transformer
 
-# One thread block of cuBLAS computes a tile of so many rows and columns.
+# One thread block of cuBLAS computes a tile of this many rows and columns.
 TILE_ROWS, TILE_COLUMNS = 128, 256
 VOCABULARY_MULTIPLE = 128
-# Actual over estimated time of sizes that the fit had not seen: nine in ten lie between (`benchmarks.step_time`).
+# Actual over estimated time for sizes outside the fit: nine in ten lie within these bounds (`benchmarks.step_time`).
 UNSEEN = (0.93, 1.32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """The properties of a stack that time depends on.
+    """The properties of a software stack that affect time.
 
     Attributes:
         fused_attention: Whether scores stay in the processors (arXiv 2205.14135).
-        overlaps: Whether gradients and parameters travel while others are computed.
-        gradient_bytes: Of each parameter, when gradients are reduced.
+        overlaps: Whether communication of gradients and parameters overlaps with computing.
+        gradient_bytes: Bytes per parameter when gradients are reduced.
     """
 
     fused_attention: bool
@@ -42,12 +42,12 @@ TORCH = Software(fused_attention=True, overlaps=True, gradient_bytes=4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Milliseconds of a step, by what they go to.
+    """Milliseconds of a step by part.
 
     Attributes:
         layers: Computing, with collectives of tensor parallelism, on the slowest stage.
-        bubble: Waiting for the pipeline to fill and to drain.
-        data: Reducing gradients and gathering parameters, as far as nothing hides it.
+        bubble: Waiting for the pipeline to fill and drain.
+        data: Reducing gradients and gathering parameters, as far as it is not hidden.
         optimizer: The update.
     """
 
@@ -58,7 +58,7 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        """Of the whole step."""
+        """Return the time of the whole step."""
         return self.layers + self.bubble + self.data + self.optimizer
 
 
@@ -79,7 +79,7 @@ def step_time(
         node: GPUs of a node.
 
     Raises:
-        UnknownModel: Experts or context parallelism, whose time is not known.
+        UnknownModel: Experts or context parallelism, whose time is not modelled.
     """
     if model.experts is not None or split.context > 1 or split.expert > 1:
         raise UnknownModel("the time of a step with experts or context parallelism is not known")
@@ -87,7 +87,7 @@ def step_time(
 
 
 def waves_of(rows: float, columns: float, processors: int, count: float = 1.0) -> int:
-    """Whole waves of tiles in which so many products are computed."""
+    """Return the whole waves of tiles in which so many products are computed."""
     tiles = math.ceil(rows / TILE_ROWS) * math.ceil(columns / TILE_COLUMNS)
     return math.ceil(tiles * count / processors)
 
@@ -99,7 +99,7 @@ class _Step:
         self.model, self.split, self.on, self.software = model, split, on, software
         self.processors, self.node = processors, node
         self.tokens = model.sequence * split.micro_batch
-        # Forward again: all of it, or every second product.
+        # The part of forward that is recomputed: all of it, or every second product.
         self.again = {Recompute.NONE: 0.0, Recompute.SELECTIVE: 0.5, Recompute.FULL: 1.0}[split.recompute]
 
     def time(self) -> StepTime:
@@ -113,7 +113,7 @@ class _Step:
         else:
             first, last = stage + embedding, stage + output
             layers = m * max(first, last)
-            # Interleaving divides what fills and drains the pipeline (arXiv 2104.04473, sec. 2.2.2).
+            # Interleaving divides the time to fill and drain the pipeline (arXiv 2104.04473, sec. 2.2.2).
             bubble = (first + last - max(first, last) + (p - 2) * stage) / split.virtual
         parameters = (
             model.layers / p * (model.attention + model.mlp(model.width)) + model.vocabulary * h * (2 if p == 1 else 1)
@@ -127,13 +127,13 @@ class _Step:
         )
 
     def _product(self, rows: float, columns: float, depth: float, count: float = 1.0) -> float:
-        """Milliseconds of ``count`` products: whole waves of tiles, each with a start as long as ``depth`` of k."""
+        """Return milliseconds of ``count`` products: whole waves of tiles, each with a start of length ``on.depth``."""
         waves = waves_of(rows, columns, self.processors, count)
         each = 2 * self.processors * TILE_ROWS * TILE_COLUMNS * (depth + self.on.depth)
         return waves * each / (self.on.tflops * 1e9)
 
     def _both_ways(self, rows: float, columns: float, depth: float, count: float = 1.0) -> float:
-        """A product forward, again where it is recomputed, and its two gradients."""
+        """Return the time of a product forward, again if recomputed, and of its two gradients."""
         forward = self._product(rows, columns, depth, count)
         gradients = self._product(rows, depth, columns, count) + self._product(columns, depth, rows, count)
         return (1 + self.again) * forward + gradients
@@ -151,7 +151,7 @@ class _Step:
         moved = on.hidden_passes * tokens * h * (on.whole + (1 - on.whole) / t)
         floor = on.launch_ms + on.launch_tensor_ms * math.log2(t)
         if self.software.fused_attention:
-            # Half of it is masked; backward has five products for forward's two (arXiv 2307.08691, sec. 3.1).
+            # Half of it is masked; backward has five products for two in forward (arXiv 2307.08691, sec. 3.1).
             each = 4 * model.sequence**2 * model.head * heads / 2
             attention = each * (1 + 2.5 + self.again) * 1.4 / (on.tflops * 1e9)
         else:
@@ -160,11 +160,11 @@ class _Step:
             moved += on.attention_passes * heads * model.sequence**2
             floor += on.fallback_ms * (heads % 4 != 0)
         busy = products + attention + passes * moved / (on.memory_gb_s * 1e6) + self._tensor_collectives()
-        # The CPU launches while the GPU computes: the longer of the two, rounded off.
+        # The CPU launches while the GPU computes: a smooth maximum of the two.
         return float((busy**4 + floor**4) ** 0.25)
 
     def _tensor_collectives(self) -> float:
-        """Two all-reduces forward and two backward, and forward's again where it is recomputed (arXiv 1909.08053)."""
+        """Return the time of two all-reduces forward (again if recomputed) and two backward (arXiv 1909.08053)."""
         t, on = self.split.tensor, self.on
         if t == 1:
             return 0.0
@@ -173,7 +173,7 @@ class _Step:
         return (4 + 2 * self.again) * (on.latency_ms * (1 + math.log2(t) / 2) + each)
 
     def _output(self) -> float:
-        """Logits, the loss and their gradients."""
+        """Return the time of logits, the loss and their gradients."""
         model, on, t = self.model, self.on, self.split.tensor
         padding = VOCABULARY_MULTIPLE * t
         share = math.ceil(model.vocabulary / padding) * padding / t
@@ -182,7 +182,7 @@ class _Step:
         return products + 2 * on.logits_passes * self.tokens * share / (on.memory_gb_s * 1e6)
 
     def _between_stages(self) -> float:
-        """Hidden states forward and gradients backward; each of a node's GPUs has its part of the network."""
+        """Return the time of hidden states forward and gradients backward; a node's GPUs share its network equally."""
         split, on = self.split, self.on
         if split.pipeline == 1:
             return 0.0
@@ -191,7 +191,7 @@ class _Step:
         return 4 * self.tokens * self.model.hidden / split.tensor / (speed * 1e6)
 
     def _data(self, parameters: float, layers: float) -> float:
-        """Milliseconds of gradients and parameters on their way that nothing hides."""
+        """Return the milliseconds of communication of gradients and parameters that is not hidden."""
         split, on = self.split, self.on
         d, t = split.data, split.tensor
         if d == 1:

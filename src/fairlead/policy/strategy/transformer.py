@@ -1,7 +1,7 @@
-"""A transformer's shape, and the parameters that follow from it.
+"""Describes a transformer's shape, and the parameters that follow from it.
 
-Dense decoders and encoders, mixtures of experts, and multi-head latent attention. What a published ``config.json`` of
-Hugging Face says is read by ``hugging_face``; nothing is guessed that it does not say.
+Covers dense decoders and encoders, mixtures of experts, and multi-head latent attention. ``hugging_face`` reads a
+published ``config.json``; missing values are not guessed.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from typing import Any
 from fairlead.errors import UnknownModel
 from fairlead.frozen import dataclass
 
-# The inner width of an MLP in hidden sizes, where a description leaves it out (arXiv 1706.03762, sec. 3.3).
+# The inner width of an MLP in hidden sizes, if a description omits it (arXiv 1706.03762, sec. 3.3).
 WIDTH_FACTOR = 4
-# Bytes that a norm keeps of each element: input and output in bf16, or, where it is written out in several operators as
-# in Hugging Face's RMSNorm, the input in fp32, the normalized one in bf16 and the output.
+# Bytes that a norm keeps per element: input and output in bf16, or, if it consists of several operators as in Hugging
+# Face's RMSNorm, the input in fp32, the normalized one in bf16 and the output.
 FUSED_NORM, WRITTEN_OUT_NORM = 4, 8
-# Times the inner width of an MLP without a gate is kept: before and after the activation, or, where that is written out
-# as Hugging Face's `gelu_new`, three of its terms too.
+# How many times the inner width of an MLP without a gate is kept: before and after the activation, or, if that is
+# written out as Hugging Face's `gelu_new`, three of its terms too.
 FUSED_ACTIVATION, WRITTEN_OUT_ACTIVATION = 2, 5
 
 
@@ -25,7 +25,7 @@ class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, sec. 2.1).
 
     Attributes:
-        query_rank: Width of the compressed queries; 0 where queries are not compressed.
+        query_rank: Width of the compressed queries; 0 if queries are not compressed.
         key_value_rank: Width of the compressed keys and values.
         head: Width of a head's part without position.
         rotary: Width of a head's part with position; keys share one.
@@ -45,10 +45,10 @@ class Experts:
 
     Attributes:
         count: Experts of a layer, without shared ones.
-        per_token: Experts that a token goes to.
+        per_token: Experts per token.
         width: Inner width of one expert.
-        shared_width: Inner width of what all tokens go through; 0 without it.
-        dense_layers: First layers that have no experts.
+        shared_width: Inner width of the shared part that all tokens use; 0 without one.
+        dense_layers: Number of first layers without experts.
     """
 
     count: int
@@ -60,7 +60,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
-    """A transformer, as far as the memory and the time of a training step depend on it.
+    """A transformer, as far as it affects the memory and time of a training step.
 
     Attributes:
         layers: Blocks.
@@ -69,19 +69,19 @@ class Transformer:
         key_value_heads: Heads of keys and values; fewer than ``heads`` with grouped queries.
         head: Width of a head.
         width: Inner width of a dense layer's MLP.
-        vocabulary: Tokens, before any padding.
-        sequence: Tokens of a sample.
+        vocabulary: Number of tokens, before any padding.
+        sequence: Tokens per sample.
         gated: Whether the MLP has a gate (SwiGLU, GeGLU).
         biases: Whether linear layers and norms have biases.
         tied: Whether output and input embedding are one.
-        positions: Learned positions; 0 where they are rotary.
-        segments: Kinds of tokens that are embedded too (BERT, arXiv 1810.04805, sec. 3).
-        patch: Values of a patch of an image, which is embedded by a product; 0 for text.
-        classes: Classes of an image, told by the class token; 0 for text.
+        positions: Learned positions; 0 if they are rotary.
+        segments: Embedded token types (BERT, arXiv 1810.04805, sec. 3).
+        patch: Values of an image patch, which is embedded by a product; 0 for text.
+        classes: Classes of an image, predicted from the class token; 0 for text.
         masked: Whether it is a masked language model like BERT: norms after attention and MLP and after the embedding,
             and a dense layer with a norm before the output (arXiv 1810.04805, sec. 3.1).
-        norm_kept: Bytes that a norm keeps for backward of each element of its input: input and output in bf16.
-        activation_kept: Times that an MLP without a gate keeps its inner width for backward.
+        norm_kept: Bytes that a norm keeps for backward per element of its input: input and output in bf16.
+        activation_kept: How many times an MLP without a gate keeps its inner width for backward.
         latent: Latent attention; None for the usual one.
         experts: None for a dense model.
     """
@@ -109,21 +109,21 @@ class Transformer:
 
     @property
     def key_value_width(self) -> int:
-        """Width of all keys of a token, which is that of all values."""
+        """Return the width of all keys of a token, which equals that of all values."""
         return self.key_value_heads * self.head
 
     def has_experts(self, layer: int) -> bool:
-        """Return whether a layer, counted from 0, is one of experts."""
+        """Return whether a layer, counted from 0, has experts."""
         return self.experts is not None and layer >= self.experts.dense_layers
 
     @property
     def norm(self) -> int:
-        """Parameters of one norm."""
+        """Return the parameters of one norm."""
         return self.hidden * (2 if self.biases else 1)
 
     @property
     def attention(self) -> int:
-        """Parameters of a layer's attention."""
+        """Return the parameters of a layer's attention."""
         h, n = self.hidden, self.heads
         if self.latent is not None:
             of = self.latent
@@ -139,12 +139,12 @@ class Transformer:
         return h * (inner + 2 * self.key_value_width) + inner * h + biases
 
     def mlp(self, width: int) -> int:
-        """Parameters of an MLP of that inner width."""
+        """Return the parameters of an MLP of that inner width."""
         biases = width * (2 if self.gated else 1) + self.hidden if self.biases else 0
         return self.hidden * width * (3 if self.gated else 2) + biases
 
     def dense_parameters(self, layer: int) -> int:
-        """Parameters of a layer that expert parallelism leaves whole: all but the experts themselves."""
+        """Return the parameters of a layer that expert parallelism does not divide: all but the experts themselves."""
         shared = 2 * self.norm + self.attention
         if self.experts is None or not self.has_experts(layer):
             return shared + self.mlp(self.width)
@@ -152,47 +152,47 @@ class Transformer:
         return shared + self.hidden * of.count + (self.mlp(of.shared_width) if of.shared_width else 0)
 
     def expert_parameters(self, layer: int) -> int:
-        """Parameters of all experts of a layer."""
+        """Return the parameters of all experts of a layer."""
         if self.experts is None or not self.has_experts(layer):
             return 0
         return self.experts.count * self.mlp(self.experts.width)
 
     @property
     def embedding(self) -> int:
-        """Parameters of what comes before the first block: embeddings, of patches too, and a norm after them."""
-        # Patches have a bias and the class's token besides.
+        """Return the parameters before the first block: embeddings, including patches, and a norm after them."""
+        # Patches also have a bias and the class token.
         of_patches = (self.patch + 2) * self.hidden if self.patch else 0
         embedded = (self.vocabulary + self.positions + self.segments) * self.hidden
         return embedded + of_patches + (self.norm if self.masked else 0)
 
     @property
     def output(self) -> int:
-        """Parameters of what comes after the last block, but for the weights of tokens, which may be the embedding."""
+        """Return the parameters after the last block, except the weights of tokens, which may be the embedding."""
         of_masked = self.hidden * (self.hidden + 1) + self.vocabulary if self.masked else 0
         return self.norm + of_masked + (self.hidden + 1) * self.classes
 
     @property
     def undivided(self) -> int:
-        """Parameters that have one row: positions of patches and the class's token, in Hugging Face's ViT."""
+        """Return the parameters with one row: positions of patches and the class token, in Hugging Face's ViT."""
         return (self.positions + 1) * self.hidden if self.patch else 0
 
     @property
     def image(self) -> int:
-        """Values of an image; 0 for text."""
+        """Return the number of values of an image; 0 for text."""
         return self.patch * (self.positions - 1) if self.patch else 0
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
+        """Return the number of all parameters."""
         blocks = sum(self.dense_parameters(each) + self.expert_parameters(each) for each in range(self.layers))
         return blocks + self.embedding + self.output + (0 if self.tied else self.vocabulary * self.hidden)
 
 
 def hugging_face(config: Mapping[str, Any], sequence: int | None = None) -> Transformer:
-    """The transformer that a ``config.json`` describes; ``sequence`` in tokens, its longest when None.
+    """Return the transformer of a ``config.json``; ``sequence`` in tokens, its maximum if None.
 
     Raises:
-        UnknownModel: It lacks a number, or describes no transformer that is covered.
+        UnknownModel: It lacks a number, or describes no supported transformer.
     """
     text = config.get("text_config", config)
     hidden = _number(text, "hidden_size", "n_embd", "d_model", "dim")
@@ -231,7 +231,7 @@ def hugging_face(config: Mapping[str, Any], sequence: int | None = None) -> Tran
 
 
 def _activation(config: Mapping[str, Any], kind: str) -> str:
-    """Return the name of its activation; GPT-2's configs seldom say theirs."""
+    """Return the name of its activation; GPT-2's configs seldom have it."""
     named = config.get("activation_function") or config.get("hidden_act")
     return str(named or ("gelu_new" if kind == "gpt2" else ""))
 
@@ -243,7 +243,7 @@ def _sequence(asked: int | None, longest: int) -> int:
 
 
 def _patches(config: Mapping[str, Any]) -> int:
-    """Tokens of an image of a vision transformer (arXiv 2010.11929, sec. 3.1), with the class's; 0 for text."""
+    """Return the tokens of an image (arXiv 2010.11929, sec. 3.1), including the class token; 0 for text."""
     if "image_size" not in config or "patch_size" not in config:
         return 0
     return (int(config["image_size"]) // int(config["patch_size"])) ** 2 + 1
