@@ -1,16 +1,18 @@
 """Replicas of a text server: how they answer is known from few requests, and as many are asked for as that needs."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fairlead.policy.serving.latency_scaling import service_of, shares
+from fairlead.policy.serving.latency_scaling import out_of_reach, service_of, shares
 from fairlead.policy.serving.text_engine import Engine, Request, StepTimes, simulate
 from fairlead.policy.serving.text_scaling import answering, calibration, share_in_time
 from fairlead.specs.serving import Scale, Serving
 from fairlead.state.demand import Demand, Interval, TextRequest
+from tests.policy.test_serving import World
 
 STEP = StepTimes(
     base=0.02, sequence=3e-5, context=1e-7, prompt=1e-4, prompt_base=0.01, mixed_context=1e-7, mixed=2e-5
@@ -94,9 +96,38 @@ def test_too_few_requests_or_answers_that_come_at_once_tell_nothing(known: tuple
 
 def test_a_time_that_no_replica_keeps_asks_for_no_replicas() -> None:
     known = told(2.0, 40)
-    assert answering(known, known, 0.001, None, None) is None
+    found = answering(known, known, 0.001, None, None)
+    assert found is not None
+    assert found.shares == ()
     spec = Serving(name="chat", run="serve", replicas=1, most_replicas=8, scale=Scale(first_token_s=0.001))
     assert service_of(spec, demand(4.0, known), 1, locked=False, start_s=None, now=1200.0) is None
+    # As told, so that people know what a replica can do.
+    problem = out_of_reach(spec, demand(4.0, known))
+    usual = f"{found.first_token_s * 1000:.3g} ms"
+    assert problem == f"of a replica with next to nothing to do the first token takes {usual}, and 1ms is asked for"
+    waits = [each.first - each.sent for each in known if each.first is not None]
+    assert 0.5 * min(waits) <= found.first_token_s <= max(waits)
+    assert out_of_reach(BY_TOKENS, demand(4.0, known)) == ""
+    assert out_of_reach(BY_TOKENS, demand(4.0, ())) is None
+
+
+class Answers(World):
+    """An endpoint whose gateway tells of answers."""
+
+    def _demand(self) -> Demand:
+        known = told(2.0, 40)
+        return replace(super()._demand(), latest_text=known, busiest_text=known)
+
+
+def test_a_time_that_no_replica_keeps_is_told_once_with_what_helps_and_once_that_it_is_kept() -> None:
+    spec = Serving(name="chat", run="serve", replicas=1, most_replicas=8, scale=Scale(first_token_s=0.001))
+    world = Answers(spec=spec, in_flight=lambda _: 3)
+    world.run(30)
+    (event,) = (each for each in world.events if each.startswith("OutOfReach"))
+    assert "no number of replicas has tokens in time, and they go by 4 requests in flight each: of a replica" in event
+    world.change(replace(spec, scale=Scale(first_token_s=1.0)))
+    world.run(30)
+    assert [each.partition(":")[0] for each in world.events if "Reach" in each] == ["OutOfReach", "WithinReach"]
 
 
 @pytest.mark.parametrize(("rate", "wanted"), [(0.3, 1), (3.0, 1), (8.0, 3), (16.0, 5)])

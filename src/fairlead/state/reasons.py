@@ -65,6 +65,7 @@ class Code(StrEnum):
     ADDRESS_REFUSED = "AddressRefused"
     OVERFLOW_ON_DEMAND = "OverflowOnDemand"
     METRIC_UNAVAILABLE = "MetricUnavailable"
+    OUT_OF_REACH = "OutOfReach"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,8 @@ class Family:
         unaddressed: Why it has no address; None if it has one, or needs none.
         engine: The report of the engine that serves it; None without one, or before the first report.
         share: The number of children it may have beside all other parents of its kind; None if not limited.
+        out_of_reach: Why no number of replicas meets its targets for token times; empty if some number does, None if
+            not known.
         spot_room: Room on spot nodes for a replica that is on another node for lack of it; None if there is none, or
             none is needed.
     """
@@ -64,6 +66,7 @@ class Family:
     unaddressed: str | None = None
     engine: "EngineEndpoint | None" = None
     share: int | None = None
+    out_of_reach: str | None = None
     spot_room: "SpotRoom | None" = None
 
     @property

@@ -152,6 +152,7 @@ class ServingDetail:
         returning: The one being replaced by another on spot, and since when; None for none.
         unaddressed: The last reported reason for having no address; None for none.
         unmeasured: Whether it was reported that the query by which it scales has no answer.
+        late: Whether it was reported that no number of replicas meets its targets for token times.
         url: Its address at an engine; None while unknown, and for Fairlead's own replicas.
     """
 
@@ -171,6 +172,7 @@ class ServingDetail:
     returning: Going | None = None
     unaddressed: str | None = None
     unmeasured: bool = False
+    late: bool = False
     url: str | None = None
 
     def revision(self, number: int | None) -> Revision | None:
@@ -227,6 +229,9 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
         # One event at a time: if there is another one now, this one follows at the next look.
         detail = replace(detail, unmeasured=missing is not None)
         event = _tell_metric(spec, detail, missing)
+    if event is None and family.out_of_reach is not None and detail.late != bool(family.out_of_reach):
+        detail = replace(detail, late=bool(family.out_of_reach))
+        event = _tell_reach(spec, family.out_of_reach)
     if event is None and detail.unaddressed != family.unaddressed:
         detail = replace(detail, unaddressed=family.unaddressed)
         event = _tell_address(family.unaddressed)
@@ -298,9 +303,17 @@ def _say_at_engine(
 
 
 def together(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> dict[str, Family]:
-    """Divide replicas among endpoints that scale by latency, and find room for replicas that may return to spot."""
+    """Divide replicas among endpoints that scale by latency, check that targets for token times can be met, and find
+    room for replicas that may return to spot."""
     found = {uid: replace(families[uid], share=share) for uid, share in _shares(snapshot, families, now).items()}
     for parent in snapshot.parents:
+        if isinstance(parent.spec, Serving) and parent.spec.scale.is_by_tokens:
+            family = found.get(parent.uid, families[parent.uid])
+            if family.demand is not None:
+                # Here and not above: few endpoints scale so.
+                from fairlead.policy.serving.latency_scaling import out_of_reach
+
+                found[parent.uid] = replace(family, out_of_reach=out_of_reach(parent.spec, family.demand))
         if isinstance(parent.spec, Serving) and parent.spec.capacity.overflow is not None:
             serving, family = cast("Workload[Serving]", parent), found.get(parent.uid, families[parent.uid])
             displaced = _displaced(replicas_of(detail_of(serving), family))
@@ -860,6 +873,21 @@ def _tell_metric(spec: Serving, detail: ServingDetail, missing: str | None) -> E
         remedy=remedy if by is None else "Correct `scale`, or see to what serves the metric.",
     )
     return Event(type=Code.METRIC_UNAVAILABLE.value, reason=reason)
+
+
+def _tell_reach(spec: Serving, problem: str) -> Event:
+    """Tell that no number of replicas has tokens in time, or that some has again."""
+    if not problem:
+        message = "its replicas go by when tokens come again, which some number of them has in time"
+        return Event(type="WithinReach", reason=Reason(code=Code.SERVING, message=message))
+    reason = Reason(
+        code=Code.OUT_OF_REACH,
+        message=f"no number of replicas has tokens in time, and they go by {spec.scale.concurrency:g} requests in "
+        f"flight each: {problem}",
+        remedy="Give a faster GPU or several (`resources.gpu`), shorter prompts or a smaller model, or ask for less in "
+        "`scale`; `fairlead plan` of the file tells how fast another GPU answers.",
+    )
+    return Event(type=Code.OUT_OF_REACH.value, reason=reason)
 
 
 def _say(

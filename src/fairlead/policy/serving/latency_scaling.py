@@ -5,20 +5,26 @@ them. Each gets no more than serves nearly all requests in time; if that exceeds
 most requests in time is chosen. An endpoint without any completed request scales by its requests in flight.
 
 An endpoint with targets for token times is a text server, whose replicas are simulated with coefficients fitted to the
-requests that they have served (``text_scaling``); until there are enough of these, it scales by requests in flight too.
+requests that they have served (``text_scaling``); until there are enough of these, or if no number of replicas meets
+its targets, it scales by requests in flight too.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fairlead.frozen import dataclass
 from fairlead.policy.serving.joint_scaling import Delays, Service, allocate, enough, queue_limit
 from fairlead.policy.serving.scheduled_replicas import scheduled_replicas
+from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving
 from fairlead.state.demand import Demand
 from fairlead.state.snapshot import Grant, Node, Pod
+
+if TYPE_CHECKING:
+    from fairlead.policy.serving.text_scaling import Answering
 
 INTERVAL_S = 10
 WINDOW_S = 900
@@ -84,16 +90,39 @@ def _work(spec: Serving, demand: Demand) -> _Work | None:
     )  # fmt: skip
 
 
-def _tokens_work(spec: Serving, demand: Demand) -> _Work | None:
-    if not demand.latest_text:
+def _answering(spec: Serving, demand: Demand | None) -> "Answering | None":
+    """Return the performance of a replica of a text server; None if not known yet, or not scaled by."""
+    if demand is None or not demand.latest_text or not spec.scale.is_by_tokens:
         return None
     from fairlead.policy.serving.text_scaling import answering  # here and not above: numpy takes long to come
 
     scale = spec.scale
-    found = answering(
+    return answering(
         demand.busiest_text, demand.latest_text, scale.first_token_s, scale.per_token_s, spec.max_concurrency
     )
-    if found is None:
+
+
+def out_of_reach(spec: Serving, demand: Demand | None) -> str | None:
+    """Return why no number of replicas meets the targets for token times.
+
+    Empty if some number does; None if not known.
+    """
+    found = _answering(spec, demand)
+    if found is None or found.shares:
+        return None if found is None else ""
+    scale, told = spec.scale, []
+    if scale.first_token_s is not None:
+        asked = format_duration(scale.first_token_s)
+        told.append(f"the first token takes {found.first_token_s * 1000:.3g} ms, and {asked} is asked for")
+    if scale.per_token_s is not None:
+        asked = format_duration(scale.per_token_s)
+        told.append(f"each further one takes {found.per_token_s * 1000:.3g} ms, and {asked} is asked for")
+    return f"of a replica with next to nothing to do {'; '.join(told)}"
+
+
+def _tokens_work(spec: Serving, demand: Demand) -> _Work | None:
+    found = _answering(spec, demand)
+    if found is None or not found.shares:
         return None
     return _Work(service_s=1.0 / found.most_per_s, slo_s=math.inf, shares=found.shares)
 

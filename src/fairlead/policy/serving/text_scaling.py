@@ -39,11 +39,16 @@ class Answering:
 
     Attributes:
         most_per_s: The maximum of requests per second.
-        shares: Share of requests in time, 0 to 1, by load as a part of the maximum; non-increasing.
+        shares: Share of requests in time, 0 to 1, by load as a part of the maximum; non-increasing. Empty if no
+            request is in time under any load.
+        first_token_s: The median time to the first token under the least load.
+        per_token_s: The median time per further token under the least load.
     """
 
     most_per_s: float
     shares: tuple[tuple[float, float], ...]
+    first_token_s: float
+    per_token_s: float
 
 
 @lru_cache(maxsize=256)
@@ -54,7 +59,7 @@ def answering(
     per_token_s: float | None,
     max_seqs: int | None,
 ) -> Answering | None:
-    """Return the performance of a replica; None if too little is known, or if no request would be in time.
+    """Return the performance of a replica; None if too little is known.
 
     Args:
         busiest: Requests of a replica from its busiest time.
@@ -85,27 +90,40 @@ def answering(
             requests = under(load * most)
             served = simulate(requests, found.times, found.engine)
             shares.append(share_in_time(requests, served, first_token_s, per_token_s))
+            if load == LOADS[0]:
+                waits, paces = _waits(requests, served)
+                usual = float(np.median(waits)), float(np.median(paces))
+                if shares[0] <= 0.0:
+                    return Answering(most_per_s=most, shares=(), first_token_s=usual[0], per_token_s=usual[1])
     except ValueError:
         # A request is longer than all memory that was ever in use.
         return None
-    if shares[0] <= 0.0:
-        return None
     falling = np.minimum.accumulate(np.minimum(np.array(shares) / shares[0], 1.0))
-    return Answering(most_per_s=most, shares=tuple(zip(LOADS, (float(each) for each in falling), strict=True)))
+    return Answering(
+        most_per_s=most, shares=tuple(zip(LOADS, (float(each) for each in falling), strict=True)),
+        first_token_s=usual[0], per_token_s=usual[1],
+    )  # fmt: skip
 
 
 def share_in_time(
     requests: Sequence[Request], served: Served, first_token_s: float | None, per_token_s: float | None
 ) -> float:
     """Return the share of requests in time, without the first ones, which fill the replica."""
+    waits, paces = _waits(requests, served)
+    in_time = np.ones(len(waits), dtype=bool)
+    if first_token_s is not None:
+        in_time &= waits <= first_token_s
+    if per_token_s is not None:
+        in_time &= paces <= per_token_s
+    return float(np.mean(in_time))
+
+
+def _waits(requests: Sequence[Request], served: Served) -> tuple[np.ndarray, np.ndarray]:
+    """Return times to the first token and per further token, without those of the first requests."""
     arrived = np.array([each.arrived_s for each in requests])
     further = np.array([max(1, each.output - 1) for each in requests])
-    in_time = np.ones(len(requests), dtype=bool)
-    if first_token_s is not None:
-        in_time &= served.first_s - arrived <= first_token_s
-    if per_token_s is not None:
-        in_time &= (served.last_s - served.first_s) / further <= per_token_s
-    return float(np.mean(in_time[min(FILLING, len(requests) // 2) :]))
+    begin = min(FILLING, len(requests) // 2)
+    return (served.first_s - arrived)[begin:], ((served.last_s - served.first_s) / further)[begin:]
 
 
 @lru_cache(maxsize=256)
