@@ -101,9 +101,9 @@ def next_place(
 class Process:
     """A fitted process.
 
-    x: The known places.
-        y: The objectives there, standardised.
-        y: The objectives there, less their mean and by their standard deviation.
+    Attributes:
+        x: The known places.
+        y: The objectives there, less their mean and divided by their standard deviation.
         logs: The logarithms of the length of each coordinate, and of the variance of noise.
         factor: The lower Cholesky factor of the covariance of the places, noise included.
     """
