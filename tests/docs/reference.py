@@ -5,6 +5,7 @@
 Between `<!-- begin: NAME -->` and `<!-- end: NAME -->` a page holds what the function of that name gives.
 """
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING
@@ -26,6 +27,7 @@ from fairlead.specs.tables.team_keys import TEAM
 from fairlead.specs.tables.training_keys import TRAINING
 
 DOCS = Path(__file__).parents[2] / "docs"
+SOURCE = DOCS.parent / "src" / "fairlead"
 
 
 def keys_of(section: Section, prefix: str = "") -> Iterator[tuple[str, Key, Section]]:
@@ -98,6 +100,27 @@ def commands() -> str:
     return "\n\n".join(blocks)
 
 
+def files() -> str:
+    """Every file of the source by folder, with the first sentence of its docstring."""
+    blocks = []
+    for folder in sorted({file.parent for file in SOURCE.rglob("*.py")}):
+        about = first_sentence(folder / "__init__.py") if (folder / "__init__.py").exists() else ""
+        names = sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
+        lines = [f"- `{file.name}`: {first_sentence(file)}" for file in names]
+        title = f"## `{folder.relative_to(SOURCE.parent)}/`"
+        blocks.append("\n\n".join(filter(None, [title, about, "\n".join(lines)])))
+    return "\n\n".join(blocks)
+
+
+def first_sentence(file: Path) -> str:
+    """The first sentence of a file's docstring, or of its first function's where it has none: a command's help."""
+    tree = ast.parse(file.read_text())
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    text = ast.get_docstring(tree) or next(filter(None, map(ast.get_docstring, functions)), "")
+    whole = " ".join(text.partition("\n\n")[0].split()).replace("``", "`")
+    return re.split(r"(?<=\.) (?=[A-Z])", whole, maxsplit=1)[0]
+
+
 PIPELINE_PARTS = ("steps.NAME.training", "steps.NAME.sweep", "schedule", "on")
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "specs.md": {
@@ -112,6 +135,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "serving.md": {"Serving": lambda: table(SERVING)},
     "fleets.md": {"Fleet": lambda: table(FLEET)},
     "commands.md": {"commands": commands},
+    "files.md": {"files": files},
 }
 OF_KINDS = ("specs.md", "pipelines.md", "tuning.md", "serving.md", "fleets.md")
 assert {kind for page in OF_KINDS for kind in PARTS[page]} == set(KINDS)
