@@ -50,7 +50,7 @@ def chart(title: str, curves: Sequence[Curve], x: Axis, y: Axis) -> str:
         content.append(f"<text x='{at:.1f}' y='{HEIGHT - 26}' text-anchor='middle'>{columns.value(part):.4g}</text>")
     middle = (LEFT + WIDTH - RIGHT) / 2
     content.append(f"<text x='{middle}' y='{HEIGHT - 8}' text-anchor='middle'>{html.escape(x.name)}</text>")
-    content.append(f"<text x='{LEFT}' y='{HEAD + 0}' font-style='italic'>{html.escape(y.name)}</text>")
+    content.append(f"<text x='{LEFT}' y='{HEAD}' font-style='italic'>{html.escape(y.name)}</text>")
     for number, curve in enumerate(curves):
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         shown = [(_x(columns.part(at)), _y(rows.part(value))) for at, value in curve.places]
