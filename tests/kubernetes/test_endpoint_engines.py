@@ -221,7 +221,7 @@ def test_seldon_has_a_revision_ready_when_its_deployment_has_rolled_to_it() -> N
     told = [driver.observe(a_seldon_deployment("Available"), each) for each in behind]
     assert [(each.ready, each.message) for each in told] == [
         (False, "0 of its pods are of r1, 0 available"),
-        (False, "2 of its pods are of r1, 2 available"),
+        (False, "its Deployment is of r0 still"),
         (False, "1 of its pods is of r1, 2 available"),
     ]
     assert not driver.observe(a_seldon_deployment("Creating"), [a_deployment()]).ready

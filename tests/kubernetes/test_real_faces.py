@@ -79,7 +79,8 @@ def test_a_run_with_its_files_is_followed_and_its_output_stays_when_it_is_stoppe
         ) as follower:
             until(lambda: _greeting(1, 0) in desk("logs", "long").out)
             cluster.request("DELETE", f"/api/v1/namespaces/{desk.namespace}/pods/long-0-1")
-            until(lambda: _greeting(1, 1) in desk("logs", "long").out, timeout_s=120)
+            # Both ranks have said all that they say before they sleep.
+            until(lambda: all(len(_of(desk, "long", rank=rank, attempt=1)) >= 2 for rank in (0, 1)), timeout_s=120)
             # The pod is gone with its log; what the operator kept of it is still told.
             until(lambda: _of(desk, "long", rank=1, attempt=0) != [])
             desk("stop", "long", timeout_s=120)
@@ -132,7 +133,8 @@ def _greeting(rank: int, attempt: int) -> str:
 
 
 def _of(desk: Desk, name: str, *, rank: int, attempt: int) -> list[dict[str, Any]]:
-    return objects(desk("logs", name, "--json", "--rank", str(rank), "--attempt", str(attempt)).out)
+    # An attempt that has not begun is an error, which says so, and no line.
+    return objects(desk("logs", name, "--json", "--rank", str(rank), "--attempt", str(attempt), code=None).out)
 
 
 def _maps(cluster: RealCluster, desk: Desk) -> list[str]:

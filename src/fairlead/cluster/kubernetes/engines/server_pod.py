@@ -90,6 +90,8 @@ def rolled(made: Iterable[Mapping[str, Any]], revision: str) -> Rolled:
     available = status.get("availableReplicas") or 0
     told = falsity(deployment, "Progressing") or falsity(deployment, "Available")
     counted = f"{updated} of its pods {'is' if updated == 1 else 'are'} of {revision}, {available} available"
+    if of is not None and of != revision:
+        counted = f"its Deployment is of {of} still"
     return Rolled(
         is_over=of == revision and is_seen and replicas == updated and available > 0,
         ready=status.get("readyReplicas") or 0,
