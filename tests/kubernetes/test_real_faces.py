@@ -1,6 +1,5 @@
 """Logs and files on two real nodes, through the command line: what nodes without a kubelet cannot show."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,10 +73,14 @@ def test_a_run_with_its_files_is_followed_and_its_output_stays_when_it_is_stoppe
         assert {(each["rank"], each["stream"]) for each in told if each["text"] == "complaint"} == {(0, "e"), (1, "e")}
 
         desk("run", "-d", write(desk, "long", 600))
-        with Child(
-            [*COMMAND, "logs", "-f", "long"], cwd=desk.directory, env=desk.environ, stdout=subprocess.PIPE, text=True
-        ) as follower:
-            until(lambda: _greeting(1, 0) in desk("logs", "long").out)
+        shown = tmp_path / "followed"
+        follow = [*COMMAND, "logs", "-f", "long"]
+        with (
+            shown.open("w") as file,
+            Child(follow, cwd=desk.directory, env=desk.environ, stdout=file, text=True) as follower,
+        ):
+            # Output of a pod that is gone before the follower reaches it is not followed.
+            until(lambda: all(_greeting(rank, 0) in shown.read_text() for rank in (0, 1)))
             cluster.request("DELETE", f"/api/v1/namespaces/{desk.namespace}/pods/long-0-1")
             # Both ranks have said all that they say before they sleep.
             until(lambda: all(len(_of(desk, "long", rank=rank, attempt=1)) >= 2 for rank in (0, 1)), timeout_s=120)
@@ -85,8 +88,7 @@ def test_a_run_with_its_files_is_followed_and_its_output_stays_when_it_is_stoppe
             until(lambda: _of(desk, "long", rank=1, attempt=0) != [])
             desk("stop", "long", timeout_s=120)
             assert follower.wait(30) == 0
-            assert follower.stdout is not None
-            followed = follower.stdout.read().splitlines()
+            followed = shown.read_text().splitlines()
         for attempt in (0, 1):
             for rank in (0, 1):
                 assert f"[{rank}] {_greeting(rank, attempt)}" in followed
