@@ -14,11 +14,11 @@ from fairlead.gateway.door import Settings
 from fairlead.gateway.server import serve
 
 FILES_BESIDE = 64
-"""Open files that are no connections."""
+"""File descriptors reserved for uses other than connections."""
 
 
 def main() -> None:
-    """Listen, answer until TERM or INT, finish what is under way."""
+    """Listen, serve until SIGTERM or SIGINT, then finish the requests in flight."""
     parser = argparse.ArgumentParser(prog="python -m fairlead.gateway", description="One door for all endpoints.")
     parser.add_argument("--directory", type=Path, required=True, help="where routes.json is; demand.json goes there")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
@@ -104,7 +104,7 @@ def _bound(host: str, port: int, *, reuse_port: bool) -> socket.socket:
 
 
 def _allow_files() -> int:
-    """Raise the limit of open files as far as it goes; the limit."""
+    """Raise the soft limit of open files, to 65,536 at most, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -1,4 +1,4 @@
-"""Decides who may ask for a service, and how often."""
+"""Authenticates the clients of a service and limits their request and token rates."""
 
 import hashlib
 import hmac
@@ -9,12 +9,12 @@ from fairlead.gateway.messages import Refused, Request
 from fairlead.gateway.routes import Key, ServiceRoute
 
 KEY_FIELDS = (b"authorization", b"x-api-key")
-"""Where a key may stand; with keys on, neither is passed on to a replica."""
+"""Header fields that may carry a key; on a service with keys, neither is forwarded to a replica."""
 MINUTE_S = 60
 
 
 class MinuteCount:
-    """Counts the last 60 seconds by the second, so that no minute has more than is allowed, wherever it begins."""
+    """A sliding count over the last 60 seconds, in buckets of a second, so that no window exceeds the limit."""
 
     __slots__ = ("_seconds", "total")
 
@@ -23,7 +23,7 @@ class MinuteCount:
         self._seconds: deque[list[int]] = deque()
 
     def add(self, amount: int, now: float) -> None:
-        """Count something now."""
+        """Add an amount at the current time."""
         second = int(now)
         if self._seconds and self._seconds[-1][0] == second:
             self._seconds[-1][1] += amount
@@ -32,7 +32,7 @@ class MinuteCount:
         self.total += amount
 
     def wait_s(self, most: int, now: float) -> float:
-        """Return in how many seconds there is room for more below `most`; 0.0 where there is now."""
+        """Return the seconds until the count falls below `most`; 0.0 if it already is."""
         while self._seconds and self._seconds[0][0] + 1 + MINUTE_S <= now:
             self.total -= self._seconds.popleft()[1]
         left = self.total
@@ -46,7 +46,7 @@ class MinuteCount:
 
 
 class TeamUse:
-    """Requests and tokens that one team has had of a service in the last minute."""
+    """Requests and tokens that one team used of a service in the last minute."""
 
     __slots__ = ("requests", "tokens")
 
@@ -58,7 +58,7 @@ class TeamUse:
         """Count one request of the team.
 
         Raises:
-            Refused: 429 while the team has had as much as it may.
+            Refused: 429 while the team is at one of its limits.
         """
         for most, counted, what in (
             (route.requests_per_minute, self.requests, "requests"),
@@ -75,10 +75,10 @@ class TeamUse:
 
 
 def team_of(request: Request, keys: tuple[Key, ...]) -> str:
-    """The team whose key a request shows.
+    """Return the team whose key the request carries.
 
     Raises:
-        Refused: 401 when it shows none, 403 when it shows one that is not among these.
+        Refused: 401 without a key, 403 for an unknown key.
     """
     shown = request.single.get(b"x-api-key", b"")
     if not shown:
@@ -88,7 +88,7 @@ def team_of(request: Request, keys: tuple[Key, ...]) -> str:
         raise Refused(401, "this service needs a key: `Authorization: Bearer KEY` or `X-API-Key: KEY`")
     digest = hashlib.sha256(shown).hexdigest()
     found = None
-    for key in keys:  # all of them, always: how long it takes tells nothing
+    for key in keys:  # compares all keys, so that timing reveals nothing
         if hmac.compare_digest(digest, key.sha256):
             found = key
     if found is None:

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KEPT_FILES = 3
-"""access.log.1 is the latest of the full ones."""
+"""Number of rotated files; access.log.1 is the latest."""
 _FLUSH_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
 class Entry:
-    """A request as the log tells it.
+    """A logged request.
 
     Attributes:
-        status: 499 when the client went away first.
-        queue_s: Seconds that it waited for a replica.
-        tries: Replicas that it was given to.
+        status: 499 if the client disconnected first.
+        queue_s: Seconds spent waiting for a replica.
+        tries: Number of replicas tried.
     """
 
     began: float
@@ -39,7 +39,7 @@ class Entry:
 
 
 class AccessLog:
-    """Collects lines and writes them in `flush`: a kill loses what came since."""
+    """Buffers lines and writes them in `flush`; a kill loses the buffered lines."""
 
     def __init__(self, path: Path, *, most_bytes: int) -> None:
         self._path = path
@@ -51,7 +51,7 @@ class AccessLog:
         self._file: int | None = None
         self._size = 0
         self.lost = 0
-        """Lines that could not be written, as on a full disk."""
+        """Number of lines that could not be written, as on a full disk."""
 
     def add(self, entry: Entry) -> None:
         second = int(entry.began)
@@ -60,7 +60,7 @@ class AccessLog:
             self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         path, revision, replica = entry.path, entry.revision, entry.replica
         team, error = entry.team, entry.error
-        # One look at all of them: hardly any needs more.
+        # A single check covers all fields, as hardly any needs escaping.
         if not _is_plain(f"{path}{revision}{replica}{team}{error}"):
             path, revision, replica = _escaped(path), _escaped(revision), _escaped(replica)
             team, error = _escaped(team), _escaped(error)
@@ -78,7 +78,7 @@ class AccessLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has been collected. What cannot be written is counted, and no request fails for it."""
+        """Write the buffered lines. Failed lines are counted; no request fails because of them."""
         if not self._lines:
             return
         lines, self._lines, self._waiting = self._lines, [], 0
@@ -115,12 +115,12 @@ class AccessLog:
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether it may stand between the quotes of JSON as it is."""
+    """Return whether the text needs no escaping within a JSON string."""
     return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
 
 
 def _escaped(text: str) -> str:
-    """As it stands between the quotes of JSON."""
+    """Escape a text for use within a JSON string."""
     return "".join(
         each if each.isascii() and each.isprintable() and each not in '"\\' else _code(each) for each in text
     )

@@ -1,4 +1,4 @@
-"""Answers operators, on a port of its own on loopback: metrics in Prometheus's format, and health."""
+"""Serves metrics in Prometheus's format and health to operators, on a separate port on loopback."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _NAMES = (b"127.0.0.1", b"localhost", b"[::1]")
 
 
 class AdminWire(Wire):
-    """One connection: one request, one answer."""
+    """A connection with one request and one response."""
 
     __slots__ = ("_door", "_task")
 
@@ -43,7 +43,7 @@ class AdminWire(Wire):
             self.write(heads.refusal(refused, request_id=b"-", keep_alive=False))
         except (TimeoutError, TooMuch):
             self.write(heads.refusal(Refused(400, "no request came"), request_id=b"-", keep_alive=False))
-        except Exception as error:  # noqa: BLE001 (a defect here must not end the door)
+        except Exception as error:  # noqa: BLE001 (a defect here must not stop the gateway)
             self._door.report(error)
         finally:
             self.close()
@@ -63,11 +63,7 @@ class AdminWire(Wire):
 
 
 def metrics(door: "Door") -> tuple[bytes, str]:
-    """All figures as Prometheus reads them, with their content type.
-
-    Raises:
-        ImportError: prometheus-client is not installed.
-    """
+    """Return all metrics in Prometheus's text format, with their content type."""
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
     class Figures:

@@ -1,4 +1,4 @@
-"""Compares the requests of a canary with those of an equal slice of the old revision, pair by pair."""
+"""Compares requests to a canary with requests to an equal share of the old revision, in pairs."""
 
 import math
 from collections import Counter, deque
@@ -8,14 +8,15 @@ from fairlead.gateway.messages import Response
 from fairlead.gateway.routes import CANARY, CONTROL, CanaryRoute
 
 MOST_AHEAD = 1_000
-"""So many requests of one side wait for the other's at most: what is compared is of the same moments."""
+"""Maximum number of unpaired requests kept of one side, so that pairs are close in time."""
 
 
 class Pairs:
-    """Outcomes of the requests of both sides since this gateway has followed a trial.
+    """Paired outcomes of both sides since this gateway began to follow a trial.
 
     Attributes:
-        worse: By criterion, pairs in which only the canary's request was bad; `better` those with only the other's.
+        worse: Pairs in which only the canary's request was bad, by criterion; `better` counts those with only the
+            other's.
     """
 
     __slots__ = ("_ahead", "_ahead_arm", "better", "num_pairs", "route", "worse")
@@ -29,7 +30,7 @@ class Pairs:
         self._ahead_arm = ""
 
     def add(self, arm: str, *, failed: bool, duration_s: float, response: Response | None) -> None:
-        """Take a request of one side that is over; `response` is None for one without an answer."""
+        """Record a completed request of one side; `response` is None without a response."""
         bad = {"failed"} if failed else set()
         if self.route.latency_s is not None and duration_s > self.route.latency_s:
             bad.add("slow")
@@ -42,11 +43,11 @@ class Pairs:
             self._ahead.append(frozenset(bad))
 
     def is_slow(self, duration_s: float) -> bool:
-        """Return whether a request that nobody waits for any more was slow by then."""
+        """Return whether an abandoned request was already slow."""
         return self.route.latency_s is not None and duration_s > self.route.latency_s
 
     def told(self) -> dict[str, Any]:
-        """As demand.json has it."""
+        """Return the counts in the format of demand.json."""
         return {
             "trial": self.route.trial, "pairs": self.num_pairs, "worse": dict(self.worse), "better": dict(self.better),
         }  # fmt: skip

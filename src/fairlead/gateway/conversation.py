@@ -1,4 +1,4 @@
-"""One client's connection: its requests, one after the other, each taken to a replica and its answer back."""
+"""A client's connection: answers its requests one after the other, each by forwarding it to a replica."""
 
 import asyncio
 import time
@@ -27,15 +27,15 @@ from fairlead.gateway.token_usage import TokenUsage
 from fairlead.gateway.wire import Lost, TooMuch, Wire
 
 HEAD_S = 10.0
-"""A head has to be complete that long after its first byte."""
+"""Seconds for a head to arrive completely, from its first byte."""
 IDLE_S = 75.0
-"""A connection without a request is kept that long."""
+"""Seconds for which a connection is kept without a request."""
 SMALL_BODY = 64 * 1024
-"""Bodies up to this are read whole before they take a replica's place, so that a slow client holds none."""
+"""Largest body in bytes that is read whole before a replica is reserved, so that a slow client occupies none."""
 KEPT_BODY = 1024 * 1024
-"""With an idempotent service or a shadow bodies up to this are kept, to be sent again."""
+"""Largest body in bytes kept for retries and copies, for an idempotent service or one with a shadow."""
 MOST_TRIES = 3
-"""Replicas that may have begun a request of an idempotent service."""
+"""Maximum number of replicas that may have begun a request of an idempotent service."""
 _LINGER_S = 2.0
 _LINGER_BYTES = 4 * 1024 * 1024
 _GONE = 499
@@ -43,7 +43,7 @@ _NEVER = float("inf")
 
 
 class Gateway(Protocol):
-    """The part of a gateway that a conversation needs; ``door.py`` documents each member."""
+    """The part of the gateway that a conversation uses; ``door.py`` documents each member."""
 
     loop: asyncio.AbstractEventLoop
     table: Table[Wire]
@@ -64,10 +64,10 @@ class Gateway(Protocol):
 
 
 class Conversation:
-    """A client's connection and what is done for it.
+    """A client's connection and the handling of its requests.
 
     Attributes:
-        deadline: When what is awaited now is given up, in the loop's time.
+        deadline: Time at which the current wait is given up, by the loop's clock.
         busy: A request is being answered.
     """
 
@@ -78,8 +78,8 @@ class Conversation:
         self.deadline = self._loop.time() + HEAD_S
         self.busy = False
         self._late = False
-        self._begun = False  # some of the answer has been written
-        self._counted = False  # it is one of its service's requests: whoever may not ask wakes and scales nothing
+        self._begun = False  # part of the response has been written
+        self._counted = False  # counted as a request of its service; unauthorized requests neither wake nor scale it
         self._lingers = False
         peer = wire.transport.get_extra_info("peername")
         self._remote = remote if remote is not None else peer[0] if isinstance(peer, tuple) else ""
@@ -88,7 +88,7 @@ class Conversation:
         self.task = self._loop.create_task(self._converse())
 
     def expire(self) -> None:
-        """Give up what is awaited: its time is over."""
+        """Give up the current wait after its deadline."""
         self.deadline = _NEVER
         if self.busy:
             self._late = True
@@ -100,7 +100,7 @@ class Conversation:
         self.wire.close()
 
     def end_idle(self) -> bool:
-        """Close the connection if nothing is going on."""
+        """Close the connection if it is idle, and return whether it was."""
         if self.busy or self.wire.buffer:
             return False
         self.wire.close()
@@ -149,14 +149,14 @@ class Conversation:
             return None
 
     def _tell_unread(self, refused: Refused) -> None:
-        """Answer what could not be read as a request."""
+        """Respond to input that could not be read as a request."""
         entry = Entry(time.time(), request_id="-", remote=self._remote, status=refused.status, error=refused.text)
         self.wire.write(heads.refusal(refused, request_id=b"-", keep_alive=False))
         self._door.count_unread(refused.status)
         self._door.log(entry)
 
     async def _answer(self, head: bytes) -> bool:
-        """Answer one request. Whether the connection can be used for another."""
+        """Answer one request and return whether the connection can be used for another."""
         try:
             request = read_request(head)
         except Refused as refused:
@@ -214,10 +214,10 @@ class Conversation:
     def _refuse(
         self, refused: Refused, request: Request, body: Body, entry: Entry, request_id: bytes, keep_alive: bool
     ) -> bool:
-        """Answer with a refusal, or where the answer has begun break it off. Whether the connection may be kept."""
+        """Send an error response, or abort a response that has begun. Return whether the connection can be kept."""
         entry.error = refused.text
         if self._begun:
-            self.wire.abort()  # the only way to say that what came is not all
+            self.wire.abort()  # the only way to signal an incomplete response
             return False
         entry.status = refused.status
         keep_alive = keep_alive and body.done
@@ -254,11 +254,11 @@ class Conversation:
         self, request: Request, service: Service[Wire], path: bytes, body: Body, entry: Entry, request_id: bytes,
         start: float,
     ) -> bool:  # fmt: skip
-        """Take a request to a replica and the answer back. Whether the client's connection can be kept.
+        """Forward a request to a replica and relay its response. Return whether the client's connection can be kept.
 
         Raises:
-            Refused: it is to be answered with this.
-            Lost: the client is gone.
+            Refused: The request is to be answered with this error.
+            Lost: The client has disconnected.
         """
         route = service.route
         self.deadline = start + route.timeout_s
@@ -304,7 +304,7 @@ class Conversation:
                 except OSError as error:
                     given.replica.refused(self._loop.time())
                     entry.error = f"replica {entry.replica} takes no connection: {error}"
-                    continue  # to the next place, after the `finally`
+                    continue  # to the next replica, after the `finally`
                 head = heads.forwarded(
                     request,
                     path=path,
@@ -326,7 +326,7 @@ class Conversation:
                 response = await self._response(upstream, request)
                 if response is None:
                     if upload is not None and (refused := _refusal_of(upload)) is not None:
-                        counted = True  # the client's fault
+                        counted = True  # counted as the client's fault
                         raise refused
                     unseen = upstream.unseen() and body.read == (len(kept) if kept is not None else 0)
                     entry.error = f"replica {entry.replica} ended the connection without an answer"
@@ -354,7 +354,7 @@ class Conversation:
             except Malformed as error:
                 raise Refused(502, f"replica {entry.replica}: {error}") from error
             except asyncio.CancelledError:
-                abandoned = not self._late  # the client went away: says nothing of the revision, but that it was slow
+                abandoned = not self._late  # the client left: shows nothing about the revision but that it was slow
                 raise
             finally:
                 if usage is not None and use is not None and is_metered:
@@ -376,7 +376,7 @@ class Conversation:
                 service.release(given, self._loop.time())
 
     async def _small_body(self, request: Request, service: Service[Wire], body: Body, *, expects: bool) -> bytes | None:
-        """The whole body where it is short, else None: it is passed on as it comes."""
+        """Read the whole body if it is short; return None for one that is streamed."""
         if request.length == 0:
             return b""
         keeps = service.route.idempotent or any(revision.shadow for revision in service.revisions)
@@ -390,7 +390,7 @@ class Conversation:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _place(self, service: Service[Wire], entry: Entry) -> Given[Wire]:
-        """A place at a replica; waits until there is one. A sleeping service is woken by the first who waits, once."""
+        """Reserve a slot at a replica, waiting until one is free. Only the first waiter wakes a sleeping service."""
         entry.replica = entry.revision = ""
         now = self._loop.time()
         if not service.waiting and (given := service.take(now)) is not None:
@@ -409,10 +409,10 @@ class Conversation:
             service.tally.queue.add(waited_s * 1e3)
 
     async def _upload(self, body: Body, upstream: Wire) -> None:
-        """Pass a body on as it comes.
+        """Stream a body to the replica.
 
         Raises:
-            Refused: it is not as it has to be; the connection to the replica is broken off then.
+            Refused: The body is malformed or too large; the connection to the replica is aborted.
         """
         as_chunks = body.length == CHUNKED
         try:
@@ -431,10 +431,10 @@ class Conversation:
             upstream.abort()
             raise
         except Lost:
-            return  # whoever of the two is gone, the other end of it is told where it is read
+            return  # the reading side handles a connection lost at either end
 
     async def _response(self, upstream: Wire, request: Request) -> Response | None:
-        """The head of the final answer; None when the replica ends the connection before."""
+        """Return the head of the final response; None if the replica closes the connection before it."""
         while True:
             try:
                 head = await upstream.head(LONGEST_RESPONSE_HEAD)
@@ -456,8 +456,9 @@ class Conversation:
         self, upstream: Wire, request: Request, response: Response, whole: bool, request_id: bytes, entry: Entry,
         timeout_s: float, usage: TokenUsage | None, text: TextRow | None,
     ) -> bool:  # fmt: skip
-        """Pass the answer on as it comes; `whole`: the request has come to its end. Whether the client's connection can
-        be kept.
+        """Relay the response as it arrives and return whether the client's connection can be kept.
+
+        `whole` is true if the request has been read to its end.
         """
         wire = self.wire
         open_ended = response.length in (CHUNKED, UNTIL_CLOSE)
@@ -496,7 +497,7 @@ class Conversation:
     async def _tunnel(
         self, upstream: Wire, request: Request, response: Response, request_id: bytes, entry: Entry
     ) -> None:
-        """Pass bytes in both directions until either side ends."""
+        """Copy bytes in both directions until either side ends."""
         self._begun = True
         self.deadline = _NEVER
         self.wire.write(heads.answered(request, response, request_id=request_id, keep_alive=True, as_chunks=False))
@@ -507,7 +508,7 @@ class Conversation:
             up.cancel()
 
     async def _linger(self) -> None:
-        """Say the end, and let the client read the answer although it may still be sending."""
+        """Send EOF, then discard input for a while, so that a client that is still sending can read the response."""
         wire = self.wire
         if wire.ended or wire.transport.is_closing():
             return
@@ -519,7 +520,7 @@ class Conversation:
         try:
             wire.transport.write_eof()
         except OSError:
-            return  # the client has reset the connection; we are told of it next
+            return  # the client has reset the connection; the transport reports that next
         dropped = 0
         while dropped < _LINGER_BYTES and await wire.more():
             dropped += len(wire.take(1 << 30))
@@ -534,7 +535,7 @@ class Conversation:
 
 
 def _refusal_of(upload: "asyncio.Task[None]") -> Refused | None:
-    """Tell why an upload was broken off, when the client is to blame."""
+    """Return the client's error that ended an upload, if there is one; raise any other."""
     if not upload.done() or upload.cancelled():
         return None
     error = upload.exception()
@@ -550,7 +551,7 @@ def _add_piece(usage: TokenUsage, piece: bytes, text: TextRow | None) -> None:
 
 
 def _note_tokens(texts: TextRequests, text: TextRow, usage: TokenUsage | None, bytes_in: int) -> None:
-    """Note what a request's tokens were; nothing where it has failed."""
+    """Record a request's tokens; drop a request that failed."""
     if usage is None:
         texts.drop(text)
     else:
@@ -559,7 +560,7 @@ def _note_tokens(texts: TextRequests, text: TextRow, usage: TokenUsage | None, b
 
 
 def _forget(upload: "asyncio.Task[None]") -> None:
-    """Take note of how an upload ended that nobody waits for any more."""
+    """Retrieve the exception of an abandoned upload, so that asyncio does not log it."""
     if not upload.cancelled():
         upload.exception()
 

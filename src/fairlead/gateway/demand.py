@@ -1,4 +1,4 @@
-"""Writes demand.json: what is asked for, for those who decide how many replicas there are."""
+"""Writes demand.json: the demand by service, as input for autoscaling."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from typing import Any
 from fairlead.gateway.services import Table
 
 EVERY_S = 0.5
-"""At most that often, but at once when a sleeping service is asked for."""
+"""Minimum seconds between writes; a request to a sleeping service is written at once."""
 
 
 class DemandFile:
-    """The file, and when it is due."""
+    """The file demand.json, with the time at which the next write is due."""
 
     def __init__(self, path: Path, *, since: float, port: int, admin_port: int) -> None:
         self._path = path
@@ -21,10 +21,10 @@ class DemandFile:
         }  # fmt: skip
         self._next = 0.0
         self.failed: str | None = None
-        """Why it could not be written the last time."""
+        """The error of the last write, or None."""
 
     def write_if_due(self, table: Table[Any], *, now: float, epoch: float) -> bool:
-        """Write when something has changed and the last time is long enough ago. Whether it was written."""
+        """Write if something has changed and the interval has passed; return whether it was written."""
         if now < self._next or not table.touched:
             return False
         for service in table.touched:
@@ -34,7 +34,7 @@ class DemandFile:
         return True
 
     def write(self, table: Table[Any], *, now: float, epoch: float) -> None:
-        """Replace the file. Services that nobody has asked for since this gateway began are not in it."""
+        """Replace the file. Services without a request since the start of this gateway are omitted."""
         self._next = now + EVERY_S
         told = {
             name: {

@@ -1,4 +1,4 @@
-"""The door itself: follows routes.json, keeps demand.json and the access log, and who is being answered."""
+"""The gateway itself: follows routes.json, maintains demand.json and the access log, and tracks conversations."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ from fairlead.gateway.services import Service, Table
 from fairlead.gateway.wire import Wire
 
 LOOK_S = 0.1
-"""How often routes.json is looked at."""
+"""Seconds between checks of routes.json."""
 LOOK_WHILE_WAITING_S = 0.01
-"""... while requests wait for what it will say."""
+"""Seconds between checks of routes.json while requests wait for a replica."""
 SWEEP_S = 0.25
-"""How exact time-outs are."""
+"""Resolution of time-outs in seconds."""
 _LONGEST_PROXY_LINE = 107
 LAME_DUCK_S = 0.25
-"""After TERM idle connections stay that long: a request that is already on its way to us is answered."""
+"""Seconds for which idle connections stay open after SIGTERM, so that requests already in transit are answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +38,13 @@ class Settings:
     """Settings from the command line.
 
     Attributes:
-        directory: Where routes.json is, and demand.json and the access log go.
-        access_log: Its file, or None for none; `access_log_bytes` is the size at which it is rotated.
-        most_body: Bytes of a request's body.
-        most_connections: Clients' connections at a time.
-        grace_s: Seconds that requests get to finish after TERM.
-        haproxy: The program that passes on what needs no decision; None where the door does all of it.
+        directory: Directory of routes.json, demand.json and the access log.
+        access_log: Path of the access log, or None for none; `access_log_bytes` is the size at which it is rotated.
+        most_body: Maximum bytes of a request's body.
+        most_connections: Maximum number of concurrent client connections.
+        grace_s: Seconds for requests to finish after SIGTERM.
+        haproxy: The haproxy executable that forwards eligible requests by itself; None if the gateway forwards all of
+            them.
     """
 
     directory: Path
@@ -56,12 +57,12 @@ class Settings:
 
 
 class Door:
-    """One gateway process.
+    """A gateway process.
 
     Attributes:
-        table: Services and replicas, as routes.json says, with what they are doing.
-        unread: Answers to what was for no service, by status.
-        routes_problem: Why the latest routes.json could not be used; the routes before it hold on.
+        table: Services and replicas of routes.json, with their current load.
+        unread: Responses to requests of no service, by status.
+        routes_problem: The error of the latest routes.json; the routes before it stay in effect.
     """
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
@@ -86,28 +87,28 @@ class Door:
         self._demand: DemandFile | None = None
         self._swept = 0.0
         self._wake_path: str | None = None
-        self._crowded = False  # somebody waits for room since demand.json was written
+        self._crowded = False  # requests have been waiting for capacity since demand.json was written
 
     @property
     def log_lines_lost(self) -> int:
-        """Lines of the access log that could not be written."""
+        """Return the number of lines of the access log that could not be written."""
         unwritten = 0 if self._log is None else self._log.lost
         return unwritten if self.haproxy is None else unwritten + self.haproxy.lost_lines
 
     def accept(self) -> Wire:
-        """The protocol of a client's connection."""
+        """Return the protocol of a client's connection."""
         return _ClientWire(self)
 
     def accept_passed(self, *, falls_back: bool) -> Wire:
-        """The protocol of a connection of haproxy; `falls_back`: its requests were meant for a replica that is gone."""
+        """Return the protocol of a connection from haproxy; `falls_back`: its requests were for a lost replica."""
         return PassedWire(self, falls_back)
 
     def admit_passed(self, wire: Wire, remote: str, *, falls_back: bool) -> None:
-        """Begin with a client that haproxy has let in."""
+        """Start a conversation with a client that haproxy accepted."""
         self.conversations.add(Conversation(self, wire, remote=remote, falls_back=falls_back))
 
     def admit(self, wire: Wire) -> None:
-        """Begin with a client; when there are too many, an idle one has to go, or else this one."""
+        """Start a conversation with a client; at the limit, close an idle connection, or else this one."""
         if len(self.conversations) >= self._settings.most_connections and not self._end_longest_idle():
             self.turned_away += 1
             refused = Refused(503, "too many connections", retry_after_s=1)
@@ -117,7 +118,7 @@ class Door:
         self.conversations.add(Conversation(self, wire))
 
     def ask_for(self, service: Service[Wire]) -> None:
-        """Say that somebody has to wait: of a service without replicas at once, and once for all who do."""
+        """Request capacity for a waiting request: at once and only once if the service has no replicas."""
         if service.has_replicas():
             self._crowded = True
             return
@@ -138,7 +139,7 @@ class Door:
             self._log.add(entry)
 
     def report(self, error: BaseException) -> None:
-        """Tell of a defect of ours on standard error."""
+        """Log an internal error on stderr."""
         self.defects += 1
         traceback.print_exception(error, file=sys.stderr)
 
@@ -150,11 +151,11 @@ class Door:
         self._demand.write(self.table, now=self.loop.time(), epoch=time.time())
 
     def look_at_routes(self) -> None:
-        """Read routes.json when it is another file than before. One that cannot be used changes nothing."""
+        """Read routes.json if it has changed. An invalid file has no effect."""
         try:
             found = os.stat(self._routes_path)
         except OSError:
-            return  # not written yet, or just being replaced by hand
+            return  # not written yet, or being replaced by hand
         seen = (found.st_mtime_ns, found.st_ino, found.st_size)
         if seen == self._routes_seen:
             return
@@ -175,17 +176,17 @@ class Door:
         self._routes_seen = seen
 
     async def keep_watch(self) -> None:
-        """Follow the routes, end what takes too long, and write what is told; for ever."""
+        """Follow the routes, expire what is overdue and write demand; runs for ever."""
         while True:
             waiting = any(service.waiting for service in self.table.touched)
             await asyncio.sleep(LOOK_WHILE_WAITING_S if waiting else LOOK_S)
             try:
                 self._watch(time.time())
-            except Exception as error:  # noqa: BLE001 (the door stays open whatever is wrong with one look)
+            except Exception as error:  # noqa: BLE001 (an error in one pass must not stop the gateway)
                 self.report(error)
 
     async def drain(self) -> None:
-        """End: answer what is under way, within the grace, and close all connections."""
+        """Shut down: answer the requests in flight within the grace period, then close all connections."""
         self.draining = True
         end = self.loop.time() + self._settings.grace_s
         patience = self.loop.time() + LAME_DUCK_S
@@ -240,7 +241,7 @@ class Door:
                 service.admit_waiting(now)
 
     def _wake(self) -> None:
-        """Tell those who write the routes that demand.json is new; they look by themselves too, only later."""
+        """Notify the writer of the routes that demand.json is new; it also polls, only less often."""
         if self._wake_path is None:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake:
@@ -269,7 +270,7 @@ class _ClientWire(Wire):
 
 
 class PassedWire(Wire):
-    """A connection of haproxy, which begins with the client's address: a line of the PROXY protocol, version 1."""
+    """A connection from haproxy, which begins with the client's address in a line of the PROXY protocol, version 1."""
 
     __slots__ = ("_begun", "_door", "_falls_back")
 

@@ -1,8 +1,8 @@
-"""Hands the listening socket on to whoever looks after the gateway next.
+"""Hands the listening socket over to the next supervisor of the gateway.
 
-A socket that two processes hold stays open when one of them is killed: connections wait there, and none is refused,
-until another gateway accepts them. The supervisor that started a gateway holds it; one that follows while that gateway
-lives asks for it here.
+A socket that two processes hold stays open when one of them is killed: connections wait in its backlog, and none is
+refused, until another gateway accepts them. The supervisor that started a gateway holds it; a supervisor that takes
+over while that gateway is alive requests it here.
 """
 
 import os
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def listen(path: Path) -> socket.socket:
-    """Listen at a Unix socket, which replaces one that a gateway before has left.
+    """Listen on a Unix socket, replacing one that an earlier gateway left.
 
     Raises:
-        OSError: Nothing can be made there.
+        OSError: The socket cannot be created.
     """
     path.unlink(missing_ok=True)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -31,7 +31,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def hand_on(listening: socket.socket, door: socket.socket) -> None:
-    """Give the door to one who has connected; a door that is closed by now is given to nobody."""
+    """Send the listening socket to a connected supervisor; do nothing if it is already closed."""
     with suppress(OSError):
         asker, _ = listening.accept()
         with asker:

@@ -1,4 +1,4 @@
-"""Heads as they are written: a request as a replica gets it, a response as the client gets it, a refusal."""
+"""Serializes heads: a request for a replica, a response for the client, an error response."""
 
 import json
 import random
@@ -21,13 +21,13 @@ _OF_RESPONSE = frozenset((b"content-length", b"x-request-id"))
 
 
 def request_id_of(request: Request) -> bytes:
-    """The client's X-Request-Id where it has a sound one, else a new one."""
+    """Return the client's X-Request-Id if it is valid, else a new one."""
     told = request.single.get(b"x-request-id", b"")
     return told if _REQUEST_ID.fullmatch(told) else b"%032x" % random.getrandbits(128)
 
 
 def as_it_came(request: Request) -> Request:
-    """Undo what a proxy has changed for a replica: the path is as it was, and who asked is told once."""
+    """Undo a proxy's rewriting of a request: restore the path, and list the client's address only once."""
     single = dict(request.single)
     prefix = single.pop(b"x-forwarded-prefix", b"")
     before, _, _ = single.pop(b"x-forwarded-for", b"").rpartition(b", ")
@@ -47,14 +47,14 @@ def forwarded(
     backend: bytes,
     metered: bool = False,
 ) -> bytes:
-    """The head for a replica, but for its last fields: those of the body and the empty line.
+    """Return the head for a replica without its last fields, those of the body, and the empty line.
 
     Args:
-        path: As the replica knows it, without `prefix`.
+        path: Path as the replica expects it, without `prefix`.
         remote: The client's address.
-        keyed: The fields in which keys may stand are ours and not passed on.
-        backend: Host and port, for a client of HTTP/1.0 that names no host.
-        metered: The tokens of the answer are counted, so that it is not to be compressed.
+        keyed: The gateway consumes the fields that carry keys and does not forward them.
+        backend: Host and port, for an HTTP/1.0 client that names no host.
+        metered: The tokens of the response are counted, so it must not be compressed.
     """
     single, hops = request.single, request.hops
     ours = _OURS_AND_KEYS if keyed else _OURS
@@ -92,7 +92,7 @@ def forwarded(
 
 
 def framing(request: Request) -> bytes:
-    """The last fields of a forwarded head: how long the body is."""
+    """Return the last fields of a forwarded head, which give the length of the body."""
     if request.length == CHUNKED:
         return b"Transfer-Encoding: chunked\r\n\r\n"
     if request.length or b"content-length" in request.single:
@@ -103,7 +103,7 @@ def framing(request: Request) -> bytes:
 def answered(
     request: Request, response: Response, *, request_id: bytes, keep_alive: bool, as_chunks: bool
 ) -> bytes:  # fmt: skip
-    """The head for the client. `as_chunks`: the body follows in chunks."""
+    """Return the head for the client. With `as_chunks` the body follows in chunks."""
     lines = [b"HTTP/1.1 %d %b\r\n" % (response.status, response.reason)]
     hops = response.hops
     length = None
@@ -129,7 +129,7 @@ def answered(
 
 
 def refusal(refused: Refused, *, request_id: bytes, keep_alive: bool, bodiless: bool = False) -> bytes:
-    """A whole response that the gateway gives itself."""
+    """Return a complete error response of the gateway itself."""
     told = {"error": refused.text, "request_id": request_id.decode()}
     return plain(
         refused.status,
@@ -146,7 +146,7 @@ def plain(
     status: int, body: bytes, *, request_id: bytes, keep_alive: bool, bodiless: bool = False, more: bytes = b"",
     content_type: bytes = b"application/json",
 ) -> bytes:  # fmt: skip
-    """A whole response with a short body."""
+    """Return a complete response with a short body."""
     return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%bX-Request-Id: %b\r\n%b\r\n%b" % (
         status,
         phrase(status),

@@ -1,10 +1,12 @@
-"""The gateway in a pod: `python -m fairlead.gateway.in_cluster`. It has the API server between itself and the operator.
+"""Runs the gateway in a pod, `python -m fairlead.gateway.in_cluster`, connected to the operator by the API server.
 
-Routes come from one ConfigMap, which is watched; demand goes into another, which is this pod's own and goes with it. So
-whoever decides may be killed and start again anywhere, and meanwhile requests go where they went. The process that
-answers requests is a child: its listening socket is held here, so that none is refused while another one follows.
+Routes come from one ConfigMap, which is watched; demand goes into another, which this pod owns and which is deleted
+with it. The operator may thus be killed and restarted anywhere, while requests are forwarded as before. The process
+that answers requests is a child: the parent holds its listening socket, so that no connection is refused while it is
+restarted.
 
-It needs the standard library alone, and of the API server two rights: to watch the one, and to write the other.
+It needs only the standard library and two rights of the API server: to watch the first ConfigMap and to write the
+second.
 """
 
 import argparse
@@ -32,14 +34,14 @@ PORT = 8700
 WATCH_S, SILENCE_S, REQUEST_S = 300, 90.0, 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 PUBLISH_S, WOKEN_S = 1.0, 0.1
-"""Demand is written that often at most; and where somebody waits for a replica."""
+"""Minimum seconds between writes of demand; and the same while requests wait for a replica."""
 BACKLOG = 4096
 
 Object = dict[str, Any]
 
 
 class ApiServer:
-    """The API server as this pod's account may ask it."""
+    """A client of the API server with the rights of this pod's account."""
 
     def __init__(self, host: str, port: int, namespace: str, account: Path = ACCOUNT) -> None:
         self._host, self._port = host, port
@@ -48,10 +50,10 @@ class ApiServer:
         self._place = f"/api/v1/namespaces/{namespace}/configmaps"
 
     def routes(self) -> Iterator[Object | None]:
-        """Yield the routes as they are and as they change, until the watch ends; None while there are none.
+        """Yield the current routes and their changes until the watch ends; None while there are none.
 
         Raises:
-            OSError, ValueError, http.client.HTTPException: The API server does not answer as it should.
+            OSError, ValueError, http.client.HTTPException: The API server fails or responds unexpectedly.
         """
         chosen = f"{self._place}?fieldSelector=metadata.name%3D{ROUTES}"
         listed = self._json("GET", chosen)
@@ -70,15 +72,15 @@ class ApiServer:
                 if event["type"] in ("ADDED", "MODIFIED"):
                     yield _routes_in(event["object"])
                 elif event["type"] == "ERROR":
-                    return  # too old by now: from the beginning
+                    return  # resource version expired: list again
         finally:
             connection.close()
 
     def publish(self, name: str, body: Object) -> None:
-        """Write a ConfigMap of ours, whether it is there or not.
+        """Create or replace this pod's ConfigMap.
 
         Raises:
-            OSError, ValueError, http.client.HTTPException: The API server does not answer as it should.
+            OSError, ValueError, http.client.HTTPException: The API server fails or responds unexpectedly.
         """
         self._json("PATCH", f"{self._place}/{name}?fieldManager=fairlead-gateway&force=true", body)
 
@@ -102,7 +104,7 @@ class ApiServer:
         return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
 
     def _headers(self) -> dict[str, str]:
-        # Read each time: it is renewed while we run.
+        # Read each time, as the token is renewed while the pod runs.
         return {"Authorization": f"Bearer {self._token.read_text().strip()}", "User-Agent": "fairlead-gateway"}
 
 
@@ -112,7 +114,7 @@ def _routes_in(configmap: Object | None) -> Object | None:
 
 
 class Relay:
-    """The files of the gateway on one side, and the API server on the other.
+    """Copies routes from the API server to the gateway's files, and demand back.
 
     Attributes:
         routed: Set once the gateway has routes.
@@ -130,7 +132,7 @@ class Relay:
         self.routed = threading.Event()
 
     def follow(self) -> None:
-        """Write the routes down as they change; for ever."""
+        """Write the routes to routes.json whenever they change; runs for ever."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -144,7 +146,7 @@ class Relay:
             time.sleep(pause_s)
 
     def tell(self) -> None:
-        """Write demand to the API server as it changes; for ever."""
+        """Write demand to the API server whenever it changes; runs for ever."""
         seen: object = None
         last = 0.0
         while True:
@@ -165,7 +167,7 @@ class Relay:
                 time.sleep(PUBLISH_S)
 
     def publish(self, seen: object = None) -> object:
-        """Write demand to the API server if it is another than was seen; what it was seen as."""
+        """Write demand to the API server if its version differs from `seen`, and return the version."""
         path = self._directory / "demand.json"
         found = path.stat()
         version = (found.st_mtime_ns, found.st_ino)
@@ -191,7 +193,7 @@ class Relay:
 
 
 class Gateways:
-    """The process that answers requests, one after the other; the socket where these come is held here."""
+    """Supervises the process that answers requests, and holds its listening socket."""
 
     def __init__(self, directory: Path, listening: socket.socket, grace_s: float) -> None:
         self._directory = directory
@@ -201,7 +203,7 @@ class Gateways:
         self._ends = False
 
     def run(self) -> int:
-        """Start one, and another when it has ended, until `end`; the exit code of the last."""
+        """Start a process, and restart it when it ends, until `end`; return the exit code of the last."""
         pause_s = FIRST_PAUSE_S
         while True:
             began = time.monotonic()
@@ -216,7 +218,7 @@ class Gateways:
             time.sleep(pause_s)
 
     def end(self) -> None:
-        """Let the one that runs finish what it has."""
+        """Terminate the running process, which finishes the requests in flight."""
         self._ends = True
         if self._process is not None:
             self._process.terminate()
@@ -231,7 +233,7 @@ class Gateways:
 
 
 def main() -> None:
-    """Wait for routes, then answer until TERM."""
+    """Wait for routes, then serve until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m fairlead.gateway.in_cluster", description="The gateway in a pod.")
     parser.add_argument("--directory", type=Path, required=True, help="an empty directory of its own")
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default {PORT})")
@@ -258,10 +260,10 @@ def main() -> None:
         signal.signal(number, end)
     threading.Thread(target=relay.follow, daemon=True).start()
     while not relay.routed.wait(1.0):
-        pass  # in steps, so that a signal is heard meanwhile
+        pass  # in steps, so that signals are handled in between
     if stop.is_set():
         return
-    # Not before: who is ready is sent requests, which nobody knows yet.
+    # Not before: a ready pod gets requests, for which there would be no routes yet.
     gateways.append(Gateways(arguments.directory, _listen(arguments.port), arguments.grace))
     threading.Thread(target=relay.tell, daemon=True).start()
     code = gateways[0].run()
@@ -271,7 +273,7 @@ def main() -> None:
 
 
 def _listen(port: int) -> socket.socket:
-    # A pod has addresses of one family, or of two of which the first is the one that it is asked at.
+    # A pod has addresses of one family, or of two, of which the first is its primary one.
     if ":" in os.environ.get("POD_IP", ""):
         door = socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG)
     else:

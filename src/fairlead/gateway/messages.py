@@ -1,4 +1,4 @@
-"""Heads and bodies of HTTP/1.1 (RFC 9112), read strictly: what two servers could understand differently is refused."""
+"""Parses heads and bodies of HTTP/1.1 (RFC 9112) strictly: what two servers could interpret differently is refused."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ LONGEST_TARGET = 8 * 1024
 MOST_FIELDS = 128
 CHUNKED = -1
 UNTIL_CLOSE = -2
-"""Lengths of bodies that are not told beforehand."""
+"""Lengths of bodies that are not known in advance."""
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _VALUE = rb"[^\x00-\x08\x0a-\x1f\x7f]"
@@ -31,17 +31,17 @@ HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
      b"trailer", b"transfer-encoding", b"upgrade")
 )  # fmt: skip
-"""Fields that are between two neighbours only (RFC 9110, 7.6.1)."""
+"""Hop-by-hop fields (RFC 9110, 7.6.1)."""
 
 Field = tuple[bytes, bytes, bytes]
-"""Name in small letters, name as it came, value."""
+"""Name in lower case, name as received, value."""
 
 
 class Refused(Exception):
-    """A request that is answered here: with this status and this text.
+    """A request that the gateway itself answers with this status and text.
 
     Attributes:
-        retry_after_s: Whole seconds after which it may be tried again, or None.
+        retry_after_s: Whole seconds after which the client may retry, or None.
     """
 
     def __init__(self, status: int, text: str, *, retry_after_s: int | None = None) -> None:
@@ -52,7 +52,7 @@ class Refused(Exception):
 
 
 class Malformed(Exception):
-    """A message that is not HTTP/1.1 as it has to be."""
+    """A message that is not valid HTTP/1.1."""
 
 
 @dataclass(slots=True)
@@ -61,9 +61,9 @@ class Request:
 
     Attributes:
         path: Target without its query, beginning with a slash; `query` begins with its question mark or is empty.
-        host: Name asked for, in small letters without port; empty for HTTP/1.0 without one.
+        host: Requested host name, in lower case without port; empty for HTTP/1.0 without one.
         length: Bytes of the body, or CHUNKED.
-        upgrade: Protocol that the connection is to change to, in small letters; empty for none.
+        upgrade: Protocol to which the connection is to switch, in lower case; empty for none.
     """
 
     method: bytes
@@ -81,7 +81,7 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """The head of a replica's response; `length` counts the body's bytes, or is CHUNKED or UNTIL_CLOSE."""
+    """The head of a replica's response; `length` is the bytes of the body, CHUNKED or UNTIL_CLOSE."""
 
     status: int
     reason: bytes
@@ -92,10 +92,10 @@ class Response:
 
 
 def read_request(head: bytes) -> Request:
-    """Parse the head of a request, up to and with its empty line.
+    """Parse the head of a request, up to and including its empty line.
 
     Raises:
-        Refused: it is malformed, or could be understood in two ways; the connection cannot be used any further.
+        Refused: The head is malformed or ambiguous; the connection cannot be used any further.
     """
     line = _REQUEST_LINE.match(head)
     if line is None:
@@ -110,7 +110,7 @@ def read_request(head: bytes) -> Request:
     for name, value in _FIELD.findall(head, line.end()):
         low = name.lower()
         if b"_" in low:
-            continue  # some servers take it for the same name with a dash, which is ours to set or to check
+            continue  # some servers treat it as the same name with a dash, which the gateway sets or checks
         value = value.strip(b" \t")
         if low in single:
             if low in (b"host", b"content-length", b"transfer-encoding"):
@@ -133,7 +133,7 @@ def read_response(head: bytes, *, method: bytes) -> Response:
     """Parse the head of a replica's response to a request of this method.
 
     Raises:
-        Malformed: it is none.
+        Malformed: The head is invalid.
     """
     line = _STATUS_LINE.match(head)
     if line is None or _FIELDS.fullmatch(head, line.end()) is None:
@@ -166,7 +166,7 @@ def read_response(head: bytes, *, method: bytes) -> Response:
 
 
 class Body:
-    """The body behind a head, piece by piece as it comes; extensions and trailers of chunks are dropped."""
+    """The body after a head, read in pieces as they arrive; extensions and trailers of chunks are dropped."""
 
     __slots__ = ("_in_chunk", "_left", "_trailer", "_wire", "done", "length", "read")
 
@@ -174,16 +174,16 @@ class Body:
         self._wire = wire
         self.length = length
         self._left = length if length >= 0 else 0
-        self._in_chunk = False  # of a chunked body: the line end of a chunk is still to come
-        self._trailer: int | None = None  # bytes of trailer lines so far, once they have begun
+        self._in_chunk = False  # of a chunked body: the line end of the current chunk has not been read
+        self._trailer: int | None = None  # bytes of trailer lines so far, once the trailer has begun
         self.done = length == 0
         self.read = 0
 
     def at_hand(self) -> bytes:
-        """Take what is there without waiting; may be empty before the end.
+        """Take the available bytes without waiting; may be empty before the end.
 
         Raises:
-            Malformed: chunks are not as they have to be.
+            Malformed: The chunks are invalid.
         """
         if self.length == CHUNKED:
             return self._chunks()
@@ -197,11 +197,11 @@ class Body:
         return piece
 
     async def piece(self) -> bytes:
-        """The next bytes; empty once at the end.
+        """Return the next bytes; empty at the end.
 
         Raises:
-            Lost: the other side ended before the body did.
-            Malformed: chunks are not as they have to be.
+            Lost: The connection ended before the body did.
+            Malformed: The chunks are invalid.
         """
         while not self.done:
             piece = self.at_hand()
@@ -257,12 +257,12 @@ class Body:
 
 
 def chunk(piece: bytes) -> bytes:
-    """Some bytes as one chunk; the empty ones as the last."""
+    """Encode bytes as a chunk; empty bytes become the last chunk."""
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
 def phrase(status: int) -> bytes:
-    """Return the words of a status."""
+    """Return the reason phrase of a status."""
     try:
         return HTTPStatus(status).phrase.encode()
     except ValueError:
@@ -281,7 +281,7 @@ def _host(told: bytes | None, minor: int) -> bytes:
 
 
 def _path_of(method: bytes, target: bytes, host: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a target in origin-form, or in absolute-form for the very host of the header."""
+    """Return path and query of a target in origin-form, or in absolute-form if it names the host of the header."""
     if method == b"CONNECT":
         raise Refused(405, "CONNECT is not served: this is no forward proxy")
     if not target.startswith(b"/"):
@@ -302,7 +302,7 @@ def _path_of(method: bytes, target: bytes, host: bytes) -> tuple[bytes, bytes]:
 
 
 def _connection(fields: list[Field], single: dict[bytes, bytes], minor: int) -> tuple[frozenset[bytes], bool]:
-    """Fields that are for the next neighbour only, and whether the connection may be used again."""
+    """Return the hop-by-hop fields, and whether the connection may be used again."""
     if b"connection" not in single:
         return HOP_BY_HOP, minor == 1
     named = frozenset(

@@ -1,4 +1,4 @@
-"""Packs routes and demand for ConfigMaps, which hold a mebibyte: numbers shrink to a fifth."""
+"""Compresses routes and demand for ConfigMaps, which hold a mebibyte: numbers shrink to a fifth."""
 
 import base64
 import json
@@ -12,15 +12,15 @@ ROUTES_KEY, DEMAND_KEY = "routes.json.z", "demand.json.z"
 
 
 def packed(document: Object) -> str:
-    """Return a document as a ConfigMap's `binaryData` holds it."""
+    """Encode a document for the `binaryData` of a ConfigMap."""
     return base64.b64encode(zlib.compress(json.dumps(document).encode())).decode()
 
 
 def unpacked(text: str, *, most_bytes: int = 64 * 1024 * 1024) -> Object:
-    """Return what was packed.
+    """Decode a document of `packed`.
 
     Raises:
-        ValueError: It is no such text, or has more than so many bytes.
+        ValueError: The text is invalid, or its content exceeds `most_bytes`.
     """
     try:
         unpacker = zlib.decompressobj()

@@ -1,4 +1,4 @@
-"""Reads routes.json: which services there are, who may ask for them, and which replicas are ready."""
+"""Reads routes.json: the services, their access rules and their ready replicas."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One that may ask: the SHA-256 of its key in hexadecimal digits, and its team."""
+    """An authorized key: its SHA-256 in hexadecimal digits, and its team."""
 
     sha256: str
     team: str
@@ -26,7 +26,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A ready replica and where it listens."""
+    """A ready replica and the address on which it listens."""
 
     id: str
     host: str
@@ -35,10 +35,11 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class RevisionRoute:
-    """A revision's share of the requests, and its ready replicas. A shadow gets copies only.
+    """A revision's share of the requests and its ready replicas. A shadow gets copies only.
 
     Attributes:
-        arm: Its side of a trial, `canary` or `control`; empty for neither. A revision may be there twice, once with.
+        arm: Its side of a trial, `canary` or `control`; empty for neither. A revision may occur twice, once with an
+            arm.
     """
 
     name: str
@@ -50,12 +51,12 @@ class RevisionRoute:
 
 @dataclass(frozen=True, slots=True)
 class CanaryRoute:
-    """A trial: the requests of the canary and of the control are compared.
+    """A trial that compares the requests of the canary with those of the control.
 
     Attributes:
-        trial: Its name; another one begins to count anew.
-        latency_s: A request that takes longer is slow; None for none.
-        header: In small letters, the header whose number is bad `above` one or `below` one; None for none.
+        trial: Its name; a new name resets the counts.
+        latency_s: A request that takes longer is slow; None for no limit.
+        header: Lower-case name of the response header whose number is bad `above` or `below` a limit; None for none.
     """
 
     trial: str
@@ -67,21 +68,24 @@ class CanaryRoute:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRoute:
-    """A service as its requests meet it.
+    """The routing configuration of a service.
 
     Attributes:
-        keys: Who may ask, which may be nobody; None where anybody may.
-        requests_per_minute: That each team may begin within any 60 seconds; None for any number.
-        tokens_per_minute: That a team may have had of the last 60 seconds for another request to begin.
-        timeout_s: From arrival to the first byte of the answer, waiting included, and between two pieces of it.
-        idempotent: Whether a request that may have been begun can be begun again elsewhere.
-        max_concurrency: Requests that one replica answers at a time, or None for any number.
-        max_queue: Requests that may wait here, for a replica to be started or to have room.
+        keys: Authorized keys, possibly none; None if no key is needed.
+        requests_per_minute: Requests that each team may begin within any 60 seconds; None for no limit.
+        tokens_per_minute: A team whose tokens of the last 60 seconds reach this may begin no request; None for no
+            limit.
+        timeout_s: Limit from arrival to the first byte of the response, queueing included, and between two pieces of
+            it.
+        idempotent: A request that may have been begun can be retried at another replica.
+        max_concurrency: Requests that one replica answers at a time, or None for no limit.
+        max_queue: Requests that may wait for a replica to start or to have capacity.
         failure: Why no revision can serve.
-        canary: The trial that is under way.
-        places: Requests that a replica serves at once without being slower for it.
-        most_in_flight: Requests that may be here, running and waiting, while it has replicas: more would be late.
-        counts_tokens: Replicas go by when tokens come, which is told of some requests.
+        canary: The trial in progress.
+        places: Requests that a replica serves concurrently without slowing down.
+        most_in_flight: Requests, running and waiting, that are admitted while the service has replicas; more would be
+            late.
+        counts_tokens: Scaling uses token times, which are recorded for some requests.
     """
 
     name: str
@@ -104,17 +108,17 @@ class ServiceRoute:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """All services by name, and the Unix datagram socket that wakes whoever writes the routes."""
+    """All services by name, and the Unix datagram socket that wakes the writer of the routes."""
 
     services: dict[str, ServiceRoute]
     wake: str | None = None
 
 
 def read_routes(text: str | bytes) -> Routes:
-    """Read a routes.json. Keys that are not known are left: a newer supervisor may write more.
+    """Read a routes.json. Unknown keys are ignored, as a newer supervisor may write more.
 
     Raises:
-        InvalidSpec: it is no such file; every mistake is named.
+        InvalidSpec: The file is invalid; all errors are listed.
     """
     try:
         document = json.loads(text)
@@ -146,7 +150,7 @@ def read_routes(text: str | bytes) -> Routes:
 
 
 class _Reader:
-    """Takes values out of one service's mapping; mistakes go to `problems`, and a harmless value instead."""
+    """Reads the values of one service's mapping; records errors in `problems` and substitutes a harmless value."""
 
     def __init__(self, name: str, told: Any, problems: list[str]) -> None:
         self._name = name
@@ -231,7 +235,7 @@ class _Reader:
         )
 
     def _list(self, told: dict[str, Any], key: str, *, wrap: str | None = None) -> list[Any]:
-        """The items of a list, which are mappings, or are put into one under `wrap`."""
+        """Return the items of a list; they must be mappings, or are wrapped in one under `wrap`."""
         items = told.get(key, [])
         if not isinstance(items, list) or (wrap is None and not all(isinstance(item, dict) for item in items)):
             self._wrong(f"`{key}` has to be a list of {'texts' if wrap else 'mappings'}", items)

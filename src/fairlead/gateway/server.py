@@ -1,4 +1,4 @@
-"""The gateway's process: its sockets, haproxy before the door where there is one, and an end in order."""
+"""Runs the gateway process: its sockets, haproxy in front where configured, and an orderly shutdown."""
 
 import asyncio
 import contextlib
@@ -22,9 +22,9 @@ async def serve(
     """Answer until `stop` is set, then drain.
 
     Args:
-        listening: Where clients come; whoever gave it may hold it too, and then no connection is refused while one
-            gateway takes over from another.
-        admin: Where metrics are asked for.
+        listening: Listening socket for clients; if the caller holds it too, no connection is refused while one gateway
+            takes over from another.
+        admin: Listening socket for metrics.
     """
     loop = asyncio.get_running_loop()
     door = Door(settings, loop)
@@ -36,10 +36,10 @@ async def serve(
     front = None if settings.haproxy is None else await _put_in_front(door, settings, settings.haproxy, entrance)
     door.tell(port=listening.getsockname()[1], admin_port=admin.getsockname()[1])
     gc.collect()
-    gc.freeze()  # what is there now stays: collections look at requests only
+    gc.freeze()  # exempt present objects, so that collections scan requests only
     watch = loop.create_task(door.keep_watch())
     await stop.wait()
-    await asyncio.sleep(0)  # connections that the kernel has taken for us are taken
+    await asyncio.sleep(0)  # accept connections that the kernel has already completed
     entrance.shut()
     if front is not None:
         front.haproxy.stop()
@@ -55,7 +55,7 @@ async def serve(
 
 
 class Entrance:
-    """The listening socket, where the door takes connections unless haproxy does."""
+    """The listening socket, on which the gateway process accepts connections unless haproxy does."""
 
     def __init__(self, door: Door, listening: socket.socket) -> None:
         self.listening = listening
@@ -63,20 +63,20 @@ class Entrance:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Take connections."""
+        """Start accepting connections."""
         if self._server is None:
             mine = self.listening.dup()  # a server closes its socket
             self._server = await self._door.loop.create_server(self._door.accept, sock=mine, backlog=1024)
 
     def shut(self) -> None:
-        """Take no more; those that are there stay."""
+        """Stop accepting connections; open ones stay."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
 
 async def _put_in_front(door: Door, settings: Settings, program: Path, entrance: Entrance) -> "_Front":
-    """Let haproxy take the connections, and the door what it gives to the door."""
+    """Let haproxy accept the connections, and the gateway process take what haproxy forwards to it."""
     servers = []
     for name, falls_back in ((DOOR, False), (FALLBACK, True)):
         path = settings.directory / name
@@ -84,7 +84,7 @@ async def _put_in_front(door: Door, settings: Settings, program: Path, entrance:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         directory = os.open(settings.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            made.bind(f"/proc/self/fd/{directory}/{name}")  # a path of a socket has room for a hundred bytes only
+            made.bind(f"/proc/self/fd/{directory}/{name}")  # the path of a socket is limited to about a hundred bytes
         finally:
             os.close(directory)
         path.chmod(0o600)
@@ -112,7 +112,7 @@ class _Front:
     grace_s: float
 
     async def end(self) -> None:
-        """Let it finish, with the door behind it still there."""
+        """End haproxy while the gateway process behind it still answers."""
         await self.task
         await self.haproxy.end(self.grace_s, lame_duck_s=LAME_DUCK_S)
         for server in self.servers:

@@ -1,6 +1,6 @@
-"""Chooses the replica of a request: revisions by weight, least outstanding, broken ones left out, and who waits.
+"""Chooses the replica of a request: revisions by weight, least outstanding requests, back-off, and queueing.
 
-Nothing here reads a clock or a socket: `now` is given, in seconds of a clock that only goes forward.
+Nothing here reads a clock or a socket: `now` is an argument, in seconds of a monotonic clock.
 """
 
 import asyncio
@@ -17,22 +17,22 @@ from fairlead.gateway.text_requests import TextRequests
 
 FIRST_BACK_OFF_S = 0.1
 LONGEST_BACK_OFF_S = 5.0
-"""A replica that refuses a connection is left out that long, doubling up to the longest; then one request tries it."""
+"""Back-off in seconds of a replica that refuses a connection, doubling up to the longest; then one request tries it."""
 BREAKS = 3
-"""So many answers broken off, one after the other, count as a refusal."""
+"""Number of consecutive broken-off responses that count as a refused connection."""
 
 T = TypeVar("T")
 
 
 class Replica(Generic[T]):
-    """A replica and what it is doing for us.
+    """A replica and its current load from this gateway.
 
     Attributes:
-        outstanding: Requests that it has and has not answered.
-        busy_s: Seconds for which its places were taken, since that was last asked.
-        busy_since: How far these are counted.
-        closed_until: Before this it gets no request.
-        idle: Connections to it that are open and unused, the latest last.
+        outstanding: Requests that it has not answered yet.
+        busy_s: Seconds for which its slots were occupied, since this was last read.
+        busy_since: Time up to which `busy_s` is counted.
+        closed_until: Time before which it gets no requests.
+        idle: Open unused connections to it, the latest last.
     """
 
     __slots__ = (
@@ -52,36 +52,36 @@ class Replica(Generic[T]):
         self._broken = 0
 
     def count_busy(self, now: float, places: float) -> None:
-        """Count how long its places were taken, before another request begins or ends there."""
+        """Accumulate `busy_s`; call before a request begins or ends at the replica."""
         self.busy_s += min(float(self.outstanding), places) * max(0.0, now - self.busy_since)
         self.busy_since = now
 
     def refused(self, now: float) -> None:
-        """It took no connection: leave it out for a while."""
+        """Record a refused connection: start or extend the back-off."""
         if self.closed_until <= now or self._back_off_s == 0.0:
             self._back_off_s = min(LONGEST_BACK_OFF_S, 2 * self._back_off_s or FIRST_BACK_OFF_S)
             self.closed_until = now + self._back_off_s
 
     def broke_off(self, now: float) -> None:
-        """It took a request and ended without an answer."""
+        """Record that it took a request and closed the connection without a response."""
         self._broken += 1
         if self._broken >= BREAKS:
             self.refused(now)
 
     def answered(self) -> None:
-        """It works."""
+        """Record a success: reset the back-off."""
         self._broken = 0
         if self._back_off_s:
             self._back_off_s = self.closed_until = 0.0
 
     def try_again(self, now: float) -> None:
-        """Let one request find out whether it is back: others wait until that is known."""
+        """Admit one request as a probe: others wait for its outcome."""
         if self._back_off_s:
             self.closed_until = now + self._back_off_s
 
 
 class Revision(Generic[T]):
-    """A revision's replicas, and how far its turn is; one side of a trial where it is that."""
+    """A revision's replicas and round-robin state; `arm` is its side of a trial, if any."""
 
     __slots__ = ("arm", "current", "name", "replicas", "shadow", "weight")
 
@@ -94,7 +94,7 @@ class Revision(Generic[T]):
         self.replicas: list[Replica[T]] = []
 
     def least_outstanding(self, now: float, most: int | None) -> Replica[T] | None:
-        """The replica with room that has least to do; of equal ones that whose last turn is longest ago."""
+        """Return the available replica with the fewest outstanding requests; of equal ones the least recently used."""
         best = None
         for replica in self.replicas:
             if replica.closed_until > now or (most is not None and replica.outstanding >= most):
@@ -105,18 +105,18 @@ class Revision(Generic[T]):
 
 
 class Given(NamedTuple, Generic[T]):
-    """A replica given to a request: one of its places is taken until `Service.release`."""
+    """A replica assigned to a request: one of its slots is occupied until `Service.release`."""
 
     revision: Revision[T]
     replica: Replica[T]
 
 
 class Service(Generic[T]):
-    """A service while the gateway runs; routes change under it, counts and connections stay.
+    """A service at runtime; routes change, while counts and connections persist.
 
     Attributes:
-        touched: Where it puts itself when it is asked for, and `warm` when a replica of it is free again: whoever looks
-            after all services looks at these only.
+        touched: Set to which it adds itself when it gets a request, and `warm` when a replica is freed, so that
+            periodic work visits only those services.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Service(Generic[T]):
         self.prefix = (route.path or "").encode()
 
     def update(self, route: ServiceRoute) -> list[Replica[T]]:
-        """Take over what routes.json says now. The replicas that are gone: they finish what they have."""
+        """Apply a new route. Return the removed replicas, which finish their requests."""
         before = {replica.backend: replica for revision in self.revisions for replica in revision.replicas}
         known = {(revision.name, revision.arm): revision for revision in self.revisions}
         if [_share(each) for each in route.revisions] != [_share(each) for each in self.route.revisions]:
@@ -154,7 +154,7 @@ class Service(Generic[T]):
             revision = known.get((told.name, told.arm)) or Revision(told.name, told.arm)
             revision.weight, revision.shadow = told.weight, told.shadow
             for backend in told.replicas:
-                # One may be on a side of a trial and beside it: it is one replica all the same.
+                # A replica may be on a side of a trial and outside it; it is the same replica.
                 if backend not in there:
                     there[backend] = before.pop(backend) if backend in before else Replica(backend)
             revision.replicas = [there[backend] for backend in told.replicas]
@@ -171,35 +171,35 @@ class Service(Generic[T]):
         return list(before.values())
 
     def use_of(self, team: str) -> TeamUse:
-        """Return the latest use of one team that has a key."""
+        """Return the recent usage of one team that has a key."""
         use = self.uses.get(team)
         if use is None:
             use = self.uses[team] = TeamUse()
         return use
 
     def arrive(self, epoch: float) -> None:
-        """Count a request that has come."""
+        """Count an arrived request."""
         self.tally.arrive(epoch)
         self._touched.add(self)
 
     def shed(self) -> None:
-        """Let a request go that has come, where it would be late.
+        """Refuse an arrived request that would be late.
 
         Raises:
-            Refused: as many are here as end in time.
+            Refused: As many requests are present as can end in time.
         """
         most = self.route.most_in_flight
         if most is not None and self.tally.in_flight > most and self.has_replicas():
             raise Refused(503, f"{self.name}: {most} requests are here already, more would be late", retry_after_s=1)
 
     def has_replicas(self) -> bool:
-        """Return whether any replica is there to serve: none means asleep, starting or failed."""
+        """Return whether any replica can serve; without one the service is asleep, starting or failed."""
         return any(revision.replicas and revision.weight and not revision.shadow for revision in self.revisions)
 
     def take(self, now: float) -> Given[T] | None:
-        """A place at a replica, or None when all are full or left out.
+        """Assign a slot at a replica; None if all are full or in back-off.
 
-        Among revisions that have room, shares follow the weights evenly (smooth weighted round robin, as nginx's
+        Among revisions with capacity, shares follow the weights evenly (smooth weighted round robin, as nginx's
         `ngx_http_upstream_round_robin`).
         """
         best: Revision[T] | None = None
@@ -221,11 +221,11 @@ class Service(Generic[T]):
         return self._occupy(best, chosen, now)
 
     def copies(self, given: Given[T]) -> bool:
-        """Return whether a request that goes there is copied: in a trial those of its other side are."""
+        """Return whether a request assigned so is copied to a shadow: in a trial only the control's requests are."""
         return any(each.shadow and (not each.arm or given.revision.arm == CONTROL) for each in self.revisions)
 
     def take_shadows(self, now: float) -> list[Given[T]]:
-        """A place at a replica of each revision that gets copies and has room."""
+        """Assign a slot at a replica of each shadow that has capacity."""
         given = []
         for revision in self.revisions:
             if revision.shadow:
@@ -235,7 +235,7 @@ class Service(Generic[T]):
         return given
 
     def release(self, given: Given[T], now: float) -> None:
-        """The request is over: who waits longest comes next."""
+        """End a request; the longest waiting request gets the slot."""
         given.replica.count_busy(now, self.route.places)
         given.replica.outstanding -= 1
         self._touched.add(self)
@@ -244,7 +244,7 @@ class Service(Generic[T]):
             self.admit_waiting(now)
 
     def admit_waiting(self, now: float) -> None:
-        """Give free places to those who wait, in their order; when the service has failed, the reason to all."""
+        """Assign free slots to waiting requests, in their order; if the service has failed, fail all of them."""
         if self.route.failure is not None and not self.has_replicas():
             while self.waiting:
                 waiter = self.waiting.popleft()
@@ -264,9 +264,9 @@ class Service(Generic[T]):
         self, given: Given[T], *, failed: bool, duration_s: float, response: Response | None, now: float, epoch: float,
         abandoned: bool = False, copied: bool = False,
     ) -> None:  # fmt: skip
-        """Count a request that its replica has had; of one that its client has abandoned only that it was slow.
+        """Record a request that a replica handled; of a request that its client abandoned only that it was slow.
 
-        Beside a shadow those are compared that it got too, `copied`.
+        Beside a shadow, only requests that were `copied` to it are compared.
         """
         given.replica.count_busy(now, self.route.places)
         self.tally.end(epoch, busy_s=given.replica.busy_s, took_s=duration_s)
@@ -281,14 +281,14 @@ class Service(Generic[T]):
             )
 
     def queued(self) -> int:
-        """Requests that wait for a replica."""
+        """Return the number of requests that wait for a replica."""
         return sum(not waiter.done() for waiter in self.waiting)
 
     def join_queue(self, waiter: "asyncio.Future[Given[T]]") -> None:
-        """Wait for a place.
+        """Queue for a slot.
 
         Raises:
-            Refused: the service has failed, or as many wait as may.
+            Refused: The service has failed, or the queue is full.
         """
         if self.route.failure is not None and not self.has_replicas():
             raise self.failed()
@@ -298,14 +298,14 @@ class Service(Generic[T]):
         self.waiting.append(waiter)
 
     def leave_queue(self, waiter: "asyncio.Future[Given[T]]", now: float) -> None:
-        """Stop waiting; a place that was given meanwhile goes to the next."""
+        """Leave the queue; a slot that was assigned meanwhile goes to the next."""
         if waiter in self.waiting:
             self.waiting.remove(waiter)
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self.release(waiter.result(), now)
 
     def failed(self) -> Refused:
-        """Make the answer while no revision can serve."""
+        """Make the error while no revision can serve."""
         return Refused(503, f"{self.name}: {self.route.failure}", retry_after_s=10)
 
     def _occupy(self, revision: Revision[T], replica: Replica[T], now: float) -> Given[T]:
@@ -318,10 +318,10 @@ class Service(Generic[T]):
 
 
 class Table(Generic[T]):
-    """All services, by the hosts and paths under which they are found.
+    """All services, indexed by host and path.
 
     Attributes:
-        touched: Services with requests, or that were asked for since demand was written.
+        touched: Services with requests, or with an arrival since demand was written.
         warm: Services whose replicas may have unused connections.
     """
 
@@ -334,8 +334,9 @@ class Table(Generic[T]):
         self._depth = 0
 
     def update(self, routes: Mapping[str, ServiceRoute]) -> list[Replica[T]]:
-        """Take over new routes. Services that are gone answer whom they have; their waiting ones are told. The replicas
-        that are gone.
+        """Apply new routes and return the removed replicas.
+
+        Services that are gone finish their running requests and refuse their waiting ones.
         """
         gone: list[Replica[T]] = []
         for name in [name for name in self.services if name not in routes]:
@@ -359,7 +360,7 @@ class Table(Generic[T]):
         return gone
 
     def find(self, request: Request) -> tuple[Service[T], bytes] | None:
-        """The service that a request is for, with the path as its replicas know it; a host comes before a path."""
+        """Return the service of a request, and the path as its replicas expect it; hosts take precedence over paths."""
         service = self._hosts.get(request.host)
         if service is not None:
             return service, request.path

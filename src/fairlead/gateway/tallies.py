@@ -1,14 +1,14 @@
-"""Counts requests by the second, by revision and by status, and how long they took."""
+"""Counts requests by second, revision and status, and their latencies."""
 
 from bisect import bisect_left
 from collections import Counter, deque
 from typing import Any
 
 BOUNDS_MS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 3e4, 6e4, 3e5)
-"""Upper bounds of the latency buckets; what took longer is in the count only."""
+"""Upper bounds of the latency buckets; longer durations are in the total count only."""
 SECONDS_KEPT = 120
 INTERVAL_S, INTERVALS_KEPT = 10, 91
-"""What scaling by latency looks back on: a quarter of an hour, and the interval that is under way."""
+"""History for scaling by latency: a quarter of an hour, and the current interval."""
 
 
 class Latencies:
@@ -27,7 +27,7 @@ class Latencies:
         self.counts[bisect_left(BOUNDS_MS, duration_ms)] += 1
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """For each bound how many took at most that long, as Prometheus counts them."""
+        """Return the cumulative count for each bound, as Prometheus expects."""
         told, so_far = [], 0
         for bound, count in zip(BOUNDS_MS, self.counts, strict=False):
             so_far += count
@@ -36,11 +36,11 @@ class Latencies:
 
 
 class RevisionTally:
-    """Requests that a revision has answered or failed.
+    """Requests that a revision answered or failed.
 
     Attributes:
-        errors: Those answered with 500 or more, or broken off by the replica.
-        latency: From when a replica was chosen to the last byte of the answer.
+        errors: Requests answered with 500 or more, or broken off by the replica.
+        latency: From the choice of a replica to the last byte of the response.
     """
 
     __slots__ = ("errors", "latency", "requests")
@@ -60,12 +60,12 @@ class ServiceTally:
     """Counts of one service since this gateway began. Times are seconds since the epoch.
 
     Attributes:
-        in_flight: Requests that have arrived here and are not over, waiting ones included.
-        passing: Those that a proxy takes past the door, as far as it was asked.
-        wake: When the first request came that found no replica; None once there is one.
-        intervals: By ten seconds: their begin, arrivals, answers, seconds for which requests had places of replicas,
-            the seconds that answers took and the sum of their squares.
-        codes: Answers by revision (empty: the gateway's own) and status.
+        in_flight: Requests that have arrived and not ended, waiting ones included.
+        passing: Requests in flight that a proxy forwards by itself, as of the last poll.
+        wake: Time of the first request that found no replica; None once there is one.
+        intervals: By ten seconds: start, arrivals, responses, seconds for which requests occupied slots of replicas,
+            the sum of response times in seconds and the sum of their squares.
+        codes: Responses by revision (empty: the gateway's own) and status.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class ServiceTally:
 
     @property
     def present(self) -> int:
-        """Requests that are on their way by either way."""
+        """Return the requests in flight, by the gateway and by the proxy."""
         return self.in_flight + self.passing
 
     def arrive(self, epoch: float) -> None:
@@ -96,13 +96,13 @@ class ServiceTally:
         self._arrive(epoch, 1)
 
     def look_at_passing(self, epoch: float, *, arrivals: int, passing: int) -> None:
-        """Take what a proxy has been given since it was asked last, and what it has now."""
+        """Record the proxy's arrivals since the last poll, and its requests in flight."""
         self.passing = passing
         if arrivals:
             self._arrive(epoch, arrivals)
 
     def look(self, epoch: float, arrivals: int = 0) -> None:
-        """Count into the second that this is."""
+        """Count arrivals in the current second."""
         second = int(epoch)
         if not self.seconds or self.seconds[-1][0] < second:
             self.seconds.append([second, arrivals, self.present])
@@ -112,7 +112,7 @@ class ServiceTally:
             now[2] = max(now[2], self.present)
 
     def end(self, epoch: float, *, busy_s: float, took_s: float) -> None:
-        """Count a request that a replica has had for so long, and the time that it had a place there to itself."""
+        """Count a completed request, with its duration at the replica and the slot time attributed to it."""
         now = self._interval(epoch)
         now[2] += 1
         now[3] += busy_s
@@ -137,7 +137,7 @@ class ServiceTally:
         return tally
 
     def demand(self, *, queued: int, epoch: float) -> dict[str, Any]:
-        """As demand.json has it."""
+        """Return the counts in the format of demand.json."""
         oldest = int(epoch) - SECONDS_KEPT
         while self.seconds and self.seconds[0][0] <= oldest:
             self.seconds.popleft()

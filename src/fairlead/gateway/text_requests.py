@@ -1,8 +1,9 @@
-"""Keeps when requests of one replica of a text server had their tokens, for those who decide how many replicas to have.
+"""Records the token times of requests to one replica of a text server, as input for autoscaling.
 
-All gateways look at the same replica, for a replica's pace depends on all that it has. What is told stays the same for
-a while, so that nobody works it out anew each time: it is told anew each time twice as many are known, until there are
-as many as are kept, and every so often then. Beside the latest requests those are told from when there were most.
+All gateways record the same replica, as the pace of a replica depends on all of its requests. The published sample
+stays the same for a while, so that its reader need not recompute: it is renewed each time that the number of requests
+has doubled, up to half of the kept number, and at fixed times afterwards. Beside the latest sample the one of the
+highest load is published.
 """
 
 from collections import deque
@@ -13,15 +14,15 @@ from fairlead.gateway.routes import RevisionRoute
 
 FEWEST, KEPT = 24, 128
 EVERY_S = 120
-# Requests have to be so much denser for others to be told as the busiest.
+# Minimum ratio of densities for a sample to replace the busiest.
 BUSIER = 1.2
 
 
 class TextRow:
-    """A request of the replica, as far as it is. Times are seconds since the epoch.
+    """A request of the replica, as far as it has come. Times are seconds since the epoch.
 
     Attributes:
-        prompt: Its tokens, and ``output`` those of the answer, estimated until usage is told.
+        prompt: Its tokens, and ``output`` those of the response, estimated without reported usage.
     """
 
     __slots__ = ("first", "last", "output", "prompt", "replica", "revision", "sent")
@@ -36,16 +37,16 @@ class TextRow:
         self.last: float | None = None
 
     def told(self) -> list[Any]:
-        """As demand.json has it."""
+        """Return the row in the format of demand.json."""
         times = (None if each is None else round(each, 4) for each in (self.first, self.last))
         return [self.replica, round(self.sent, 4), self.prompt, self.output, *times]
 
 
 class TextRequests:
-    """The requests of a service.
+    """The recorded requests of a service.
 
     Attributes:
-        replica: Whose are kept; None for nobody's.
+        replica: The recorded replica, or None.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class TextRequests:
         self._told_at = 0.0
 
     def follow(self, revisions: Sequence[RevisionRoute]) -> None:
-        """Keep requests of the first replica of the revision that has most of them, and none of revisions gone."""
+        """Record the first replica of the revision with the highest weight, and drop samples of removed revisions."""
         there = [each for each in revisions if each.replicas and each.weight and not each.shadow]
         most = max(there, key=lambda each: (each.weight, each.name), default=None)
         replica = None if most is None else min(each.id for each in most.replicas)
@@ -70,7 +71,7 @@ class TextRequests:
         self._busiest = _of(self._busiest, names)
 
     def begin(self, revision: str, replica: str, epoch: float) -> TextRow | None:
-        """Note that a replica was given a request; None where it is another one's than is kept."""
+        """Record a request sent to a replica; None if it is not the recorded replica."""
         if replica != self.replica:
             return None
         row = TextRow(revision, replica, epoch)
@@ -78,25 +79,25 @@ class TextRequests:
         return row
 
     def drop(self, row: TextRow) -> None:
-        """Forget a request that nobody has answered."""
+        """Forget a request that got no response."""
         if row in self._rows:
             self._rows.remove(row)
 
     def end(self, row: TextRow, *, prompt: int, output: int, epoch: float) -> None:
-        """Note that a request is over."""
+        """Record the end of a request."""
         row.prompt, row.output, row.last = prompt, output, epoch
         if row.replica != self.replica:
             return
         self._ended += 1
         num = sum(each.last is not None for each in self._latest)
         is_due = min(2 * num, KEPT) <= self._ended if num < KEPT // 2 else False
-        # By the clock, so that gateways tell of the same time.
+        # By wall clock, so that all gateways sample the same time.
         is_due |= int(epoch) // EVERY_S > int(self._told_at) // EVERY_S and self._ended >= FEWEST
         if self._ended >= FEWEST and is_due:
             self._tell(epoch)
 
     def told(self) -> dict[str, list[list[Any]]]:
-        """As demand.json has it."""
+        """Return the samples in the format of demand.json."""
         return {
             "latest": [each.told() for each in self._latest],
             "busiest": [each.told() for each in self._busiest],
@@ -118,7 +119,7 @@ def _of(rows: list[TextRow], revisions: set[str]) -> list[TextRow]:
 
 
 def _density(rows: Iterable[TextRow], epoch: float) -> float:
-    """Return how many requests were there at once, on average over the time for which they came."""
+    """Return the average number of concurrent requests over the time in which they were sent."""
     rows = list(rows)
     ends = [epoch if each.last is None else each.last for each in rows]
     taken = sum(end - each.sent for each, end in zip(rows, ends, strict=True))

@@ -1,23 +1,23 @@
-"""Counts the tokens of an answer as it passes: by its `usage`, as OpenAI's API has it, or else by an estimate."""
+"""Counts the tokens of a response as it passes: by its `usage` in the format of OpenAI's API, or by an estimate."""
 
 import re
 
 from fairlead.gateway.messages import Response
 
 BYTES_PER_TOKEN = 4
-"""English text has about so many; of an answer that does not tell its tokens."""
+"""Approximate bytes per token of English text, for responses that report no tokens."""
 KEPT_BYTES = 4096
-"""`usage` is looked for in so much of the answer's begin and of its end."""
+"""Bytes at the beginning and at the end of a response that are searched for `usage`."""
 _PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*([0-9]{1,9})(?![0-9])')
 _OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*([0-9]{1,9})(?![0-9])')
-# The event that only says whose turn it is has no token.
+# The event that only gives the role has no token.
 _EMPTY = re.compile(rb'"content"\s*:\s*(?:""|null)')
 _TOTAL = re.compile(rb'"total_tokens"\s*:\s*([0-9]{1,9})(?![0-9])')
 _EVENT = b"\ndata:"
 
 
 class TokenUsage:
-    """The tokens of one answer. What a model writes cannot pass for `usage`: within JSON its quotes are escaped."""
+    """The tokens of one response. Output of a model cannot imitate `usage`, as its quotes are escaped within JSON."""
 
     __slots__ = ("_begin", "_end", "_events", "_is_stream", "_length", "_without")
 
@@ -31,7 +31,7 @@ class TokenUsage:
         self._without = 0
 
     def add(self, piece: bytes) -> None:
-        """Take the next piece of the body."""
+        """Add the next piece of the body."""
         if self._is_stream:
             self._events += (self._end[-len(_EVENT) + 1 :] + piece).count(_EVENT)
             if not self._without and self._events == 1:
@@ -43,13 +43,13 @@ class TokenUsage:
 
     @property
     def has_begun(self) -> bool:
-        """Tell whether a token has come of an answer that comes token by token."""
+        """Return whether a streamed response has had its first token."""
         return self._events > self._without
 
     def parts(self, bytes_in: int) -> tuple[int, int]:
-        """Return the tokens of the request, and those of the answer so far, as ``total`` has them together."""
+        """Return the tokens of the request, and those of the response so far; ``total`` returns their sum."""
         prompt, output = (pattern.findall(self._end) or pattern.findall(self._begin) for pattern in (_PROMPT, _OUTPUT))
-        # The last event of a stream says that it ends.
+        # The last event of a stream marks its end.
         events = max(self._events - self._without - 1, 0)
         answered = events if self._is_stream else self._length // BYTES_PER_TOKEN
         return (
@@ -58,11 +58,11 @@ class TokenUsage:
         )
 
     def total(self, bytes_in: int) -> int:
-        """Return the tokens of request and answer.
+        """Return the tokens of request and response.
 
         Args:
-            bytes_in: Of the request's body. Without `usage` four bytes count as a token, and so does an event of a
-                stream.
+            bytes_in: Bytes of the request's body. Without `usage`, four bytes count as a token, and so does an event of
+                a stream.
         """
         found = _TOTAL.findall(self._end) or _TOTAL.findall(self._begin)
         if found:

@@ -1,4 +1,4 @@
-"""Connections to replicas: kept between requests, opened when none is free; and copies sent to shadow revisions."""
+"""Connections to replicas, kept open between requests, and the copies of requests sent to shadow revisions."""
 
 import asyncio
 import socket
@@ -9,19 +9,19 @@ from fairlead.gateway.services import Given, Replica, Service
 from fairlead.gateway.wire import Lost, TooMuch, Wire
 
 CONNECT_S = 2.0
-"""A replica that takes no connection for that long counts as refusing."""
+"""Seconds without an established connection after which a replica counts as refusing."""
 IDLE_S = 4.0
-"""Connections are used again within this: uvicorn and Node end theirs after 5 s."""
+"""Seconds for which unused connections are kept: uvicorn and Node close theirs after 5 s."""
 MOST_IDLE = 64
 MOST_SHADOWS = 64
-"""Copies that are under way at a time; beyond them none is made."""
+"""Maximum number of copies in flight; no more are made beyond it."""
 
 
 async def connect(replica: Replica[Wire]) -> Wire:
-    """A connection to a replica that is open now.
+    """Return an open connection to a replica.
 
     Raises:
-        OSError: it takes none.
+        OSError: The replica accepts none.
     """
     loop = asyncio.get_running_loop()
     now = loop.time()
@@ -44,7 +44,7 @@ async def connect(replica: Replica[Wire]) -> Wire:
 
 
 def give_back(replica: Replica[Wire], wire: Wire, *, reusable: bool) -> None:
-    """Keep a connection for the next request, or end it."""
+    """Keep a connection for the next request, or close it."""
     if not reusable or replica.removed or wire.ended or len(replica.idle) >= MOST_IDLE:
         wire.abort()
         return
@@ -53,7 +53,7 @@ def give_back(replica: Replica[Wire], wire: Wire, *, reusable: bool) -> None:
 
 
 def end_idle(replica: Replica[Wire], *, now: float) -> None:
-    """End the connections that have been unused too long, or all of a replica that is gone."""
+    """Close the connections that have been unused for too long, or all of a removed replica."""
     while replica.idle and (
         replica.removed or replica.idle[0].ended or now - replica.idle[0].idle_since >= IDLE_S
     ):  # fmt: skip
@@ -61,7 +61,7 @@ def end_idle(replica: Replica[Wire], *, now: float) -> None:
 
 
 class Shadows:
-    """The copies that are under way."""
+    """The copies in flight."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,7 +69,7 @@ class Shadows:
     def send(
         self, service: Service[Wire], request: Request, path: bytes, body: bytes, request_id: bytes, remote: str
     ) -> bool:
-        """Send a copy to each shadow revision that has room; none when too many are under way. Whether one was sent."""
+        """Send a copy to each shadow revision with capacity, up to the limit. Return whether one was sent."""
         loop = asyncio.get_running_loop()
         sent = False
         for given in service.take_shadows(loop.time()):
@@ -92,7 +92,7 @@ class Shadows:
         return sent
 
     def end(self) -> None:
-        """Give all of them up."""
+        """Cancel all copies."""
         for task in self._tasks:
             task.cancel()
 

@@ -6,11 +6,11 @@ import struct
 from collections.abc import Callable
 
 BUFFERED = 64 * 1024
-"""Bytes that may wait unread; beyond them the other side is not read from until half of it is taken."""
+"""Limit of unread bytes; reading pauses above it until half of them are taken."""
 _BYTES_ACKED = 120
-"""Where struct tcp_info of Linux (include/uapi/linux/tcp.h) has tcpi_bytes_acked, 64 bits."""
+"""Offset of tcpi_bytes_acked, 64 bits, in struct tcp_info of Linux (include/uapi/linux/tcp.h)."""
 _TCP_CLOSE = 7
-"""Its first byte, tcpi_state, once a reset has ended the connection."""
+"""Value of the first byte, tcpi_state, after a reset has ended the connection."""
 
 
 class TooMuch(Exception):
@@ -18,18 +18,18 @@ class TooMuch(Exception):
 
 
 class Lost(Exception):
-    """The connection ended before what was awaited had come."""
+    """The connection ended before the awaited bytes arrived."""
 
 
 class Wire(asyncio.Protocol):
-    """Both ends use it: a client's connection and one to a replica.
+    """A TCP connection, to a client or to a replica.
 
     Attributes:
-        buffer: What was received and not yet taken.
-        ended: Nothing more will come: the other side said so, or the connection is gone.
-        lost: The connection is gone, nothing can be written.
-        received: Bytes received in all.
-        sent: Bytes given to the connection in all.
+        buffer: Received bytes that have not been taken.
+        ended: No more bytes will arrive: the peer sent EOF, or the connection is lost.
+        lost: The connection is gone; nothing can be written.
+        received: Total bytes received.
+        sent: Total bytes written.
         on_end: Called once, when `ended` becomes true.
     """
 
@@ -51,10 +51,10 @@ class Wire(asyncio.Protocol):
         self.on_end: Callable[[], None] | None = None
         self._more: asyncio.Future[None] | None = None
         self._can_write: asyncio.Future[None] | None = None
-        self._held = False  # no reading: the buffer is full
-        self._stopped = False  # no writing: the other side does not read
+        self._held = False  # reading is paused: the buffer is full
+        self._stopped = False  # writing is paused: the peer does not read
         self._marked = 0
-        self._unseen: bool | None = None  # once lost
+        self._unseen: bool | None = None  # set once the connection is lost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -71,7 +71,7 @@ class Wire(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._end()
-        return True  # what is still to be written can be
+        return True  # keep the transport open for pending writes
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
@@ -89,7 +89,7 @@ class Wire(asyncio.Protocol):
             self._can_write.set_result(None)
 
     async def more(self) -> bool:
-        """Wait until bytes come. False when none will come any more."""
+        """Wait until bytes arrive. Return False if no more will."""
         if self.ended:
             return False
         if self._held:
@@ -103,10 +103,10 @@ class Wire(asyncio.Protocol):
         return self.received > before
 
     async def head(self, limit: int) -> bytes | None:
-        """Take bytes up to and with the next empty line. None when the other side ends before; `buffer` has what came.
+        """Take bytes up to and including the next empty line; None if the peer ends before, with the rest in `buffer`.
 
         Raises:
-            TooMuch: there is no empty line within `limit` bytes.
+            TooMuch: There is no empty line within `limit` bytes.
         """
         start = 0
         while True:
@@ -120,7 +120,7 @@ class Wire(asyncio.Protocol):
                 return None
 
     def take(self, most: int) -> bytes:
-        """Up to `most` bytes off the buffer, at once."""
+        """Take up to `most` bytes from the buffer without waiting."""
         if most >= len(self.buffer):
             taken = bytes(self.buffer)
             self.buffer.clear()
@@ -132,26 +132,27 @@ class Wire(asyncio.Protocol):
         return taken
 
     def mark(self) -> None:
-        """From here on `unseen` counts."""
+        """Set the reference point of `unseen`."""
         self._marked = self.sent
 
     def unseen(self) -> bool:
-        """Return whether the other side has reset the connection before its kernel acknowledged any byte written since
-        `mark`: what was written has certainly not been read. False where that cannot be known.
+        """Return whether the peer reset the connection before its kernel acknowledged any byte written since `mark`.
+
+        In that case the peer has certainly not read what was written. False where this cannot be known.
         """
         return self._unseen if self._unseen is not None else self._look_unseen()
 
     def write(self, data: bytes) -> None:
-        """Queue bytes to be sent; nothing when the connection is gone."""
+        """Queue bytes to be sent; do nothing if the connection is lost."""
         if not self.lost:
             self.sent += len(data)
             self.transport.write(data)
 
     async def drained(self) -> None:
-        """Wait until the other side has read enough for more to be written.
+        """Wait until the peer has read enough for more to be written.
 
         Raises:
-            Lost: it is gone.
+            Lost: The connection is lost.
         """
         while self._stopped and not self.lost:
             self._can_write = self._loop.create_future()
@@ -163,7 +164,7 @@ class Wire(asyncio.Protocol):
             raise Lost
 
     def is_open(self) -> bool:
-        """Look at the socket itself: what the other side has ended may not have been told to us yet."""
+        """Check the socket itself, as the event loop may not have reported yet that the peer closed it."""
         if self.ended or self.buffer or self.transport.is_closing():
             return False
         if self._socket is None:
@@ -174,14 +175,14 @@ class Wire(asyncio.Protocol):
             return True
         except OSError:
             return False
-        return False  # an end, or bytes that nobody asked for
+        return False  # EOF, or unexpected bytes
 
     def close(self) -> None:
         """Send what is queued, then close."""
         self.transport.close()
 
     def abort(self) -> None:
-        """Close at once: what is queued is dropped."""
+        """Close at once and drop what is queued."""
         self.transport.abort()
 
     def _look_unseen(self) -> bool:

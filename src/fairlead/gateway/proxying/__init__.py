@@ -1,5 +1,5 @@
-"""A compiled proxy in front of the door: haproxy, which we configure, start, follow and count for.
+"""A compiled proxy, haproxy, in front of the gateway process.
 
-What belongs here: which services it may pass requests on for by itself, its configuration, its life, and what it tells
-of requests. What never does: answering a request, which either haproxy does or the door.
+This package decides which services haproxy forwards by itself, writes its configuration, runs it, and counts its
+requests. It never answers a request: haproxy or the gateway process does.
 """

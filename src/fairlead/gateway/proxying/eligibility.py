@@ -1,4 +1,4 @@
-"""Decides which services a proxy passes requests on for by itself: those of which no request needs a decision."""
+"""Decides which services a proxy forwards by itself: those whose requests need no decision of the gateway."""
 
 from fairlead.gateway.routes import ServiceRoute
 
@@ -6,7 +6,7 @@ ASLEEP = "no replica is ready: requests are held"
 
 
 def held_because(route: ServiceRoute) -> str | None:
-    """Say why requests for a service stay with the door; None where they may go straight to its replicas."""
+    """Return why requests of a service stay with the gateway; None if they may go directly to its replicas."""
     for applies, why in (
         (route.keys is not None, "keys are compared with each request (`access`)"),
         (any(each.shadow for each in route.revisions), "requests are copied to a shadow"),
@@ -24,8 +24,8 @@ def held_because(route: ServiceRoute) -> str | None:
 
 
 def _shares_follow_replicas(route: ServiceRoute) -> bool:
-    """Return whether the weights of revisions are as the numbers of their replicas: then all replicas are equal."""
+    """Return whether weights of revisions are proportional to their replicas, so that all replicas are equal."""
     counts = [(each.weight, len(each.replicas)) for each in route.revisions if each.weight and each.replicas]
     if any(each.replicas and not each.weight for each in route.revisions):
-        return False  # these are not to be asked
+        return False  # these replicas must get no requests
     return all(weight * counts[0][1] == counts[0][0] * count for weight, count in counts)

@@ -1,8 +1,9 @@
-"""Runs haproxy before the door: starts it, tells it of replicas as they come and go, and asks it what it does.
+"""Runs haproxy in front of the gateway process: starts it, updates its replicas and polls its statistics.
 
-A process of haproxy is a generation. Replicas, and which services it passes on by itself, are told to it while it runs;
-a service that is new, or has another path, host or time-out, needs another generation, on the same listening socket:
-the one before finishes what it has. Each is killed with this process. While none lives the door answers by itself.
+A process of haproxy is a generation. Replicas, and the services that it forwards by itself, are updated at runtime; a
+service that is new, or has another path, host or time-out, needs a new generation on the same listening socket, while
+the old one finishes its requests. Each is killed with this process. While none is alive, the gateway process answers by
+itself.
 """
 
 import asyncio
@@ -30,33 +31,33 @@ from fairlead.gateway.services import Service, Table
 
 LOOK_S = 0.1
 RENEW_S = 1.0
-"""Between two generations at least: what is new goes through the door for so long."""
+"""Minimum seconds between two generations; meanwhile requests of new services go through the gateway process."""
 RESTART_MOST_S = 10.0
 READY_WITHIN_S = 20.0
 ANSWERS_WITHIN_S = 5.0
 STEADY_S = 30.0
-"""One that has lived for so long is followed at once when it ends."""
+"""A generation that has lived for so many seconds is restarted at once when it ends."""
 _PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 256 * 1024
 TOLD = "proxy.json"
 _COMMANDS = 20
-"""So many go to haproxy at a time."""
+"""Number of commands sent to haproxy at a time."""
 _SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 _PDEATHSIG = 1
 
 
 @dataclass(slots=True)
 class Generation:
-    """One process of haproxy, and what it knows.
+    """A process of haproxy, with the state that it has been given.
 
     Attributes:
-        passed: Services that it may be told to pass on.
-        servers: By backend, the names of replicas that it has, and where they are.
-        resting: Names of those that get nothing more and are to be taken away.
-        mapped: Entries of its maps: the map and the key, and the backend that it leads to.
-        is_stale: It is to be told what has changed.
-        retired: It takes no connections any more.
-        leaves: It has nothing under way, and was told to end.
+        passed: Services that it may forward by itself.
+        servers: Names and addresses of its replicas, by backend.
+        resting: Names of replicas in maintenance that are to be deleted.
+        mapped: Entries of its maps: map and key, and the backend to which they lead.
+        is_stale: Changes have not been sent to it yet.
+        retired: It accepts no more connections.
+        leaves: It has no requests left, and was signalled to end.
     """
 
     number: int
@@ -71,24 +72,24 @@ class Generation:
 
 
 class Entrance(Protocol):
-    """The listening socket, where the door takes connections while no haproxy does."""
+    """The listening socket, on which the gateway process accepts connections while no haproxy does."""
 
     listening: socket.socket
 
     async def open(self) -> None:
-        """Let the door take them."""
+        """Start accepting connections."""
 
     def shut(self) -> None:
-        """Let the door take no more of them."""
+        """Stop accepting connections."""
 
 
 class Haproxy:
-    """haproxy before one door.
+    """Manages haproxy in front of one gateway process.
 
     Attributes:
-        connections: Clients' connections that it has.
-        lost_lines: Lines of its log that it could not write.
-        problem: Why the latest process of it does not work; None while one does.
+        connections: Number of its client connections.
+        lost_lines: Number of log lines that it dropped.
+        problem: Why its latest process does not work; None while one does.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Haproxy:
         self._started = float("-inf")
         self._wait_s = 0.0
         self._changed = asyncio.Event()
-        self._is_stale = True  # the table has changed since haproxy was told
+        self._is_stale = True  # the table has changed since haproxy was updated
         self._is_ending = False
         self.connections = 0
         self.lost_lines = 0
@@ -135,32 +136,32 @@ class Haproxy:
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         self._write_told()
-        with contextlib.suppress(OSError):  # a smaller one loses lines sooner, which are counted
+        with contextlib.suppress(OSError):  # a smaller pipe loses lines earlier; lost lines are counted
             fcntl.fcntl(self._write_fd, _SET_PIPE_SIZE, _PIPE_BYTES)
 
     def look_again(self) -> None:
-        """Follow the table at once: it has changed."""
+        """Apply a change of the table at once."""
         self._is_stale = True
         self._changed.set()
 
     async def run(self, report: Callable[[BaseException], None]) -> None:
-        """Look after haproxy until it is told to end."""
+        """Manage haproxy until `stop`."""
         while not self._is_ending:
             try:
                 await self._look()
-            except Exception as error:  # noqa: BLE001 (the door answers whatever is wrong here)
+            except Exception as error:  # noqa: BLE001 (the gateway process answers whatever is wrong here)
                 report(error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), LOOK_S)
             self._changed.clear()
 
     def stop(self) -> None:
-        """Begin to end: nothing is started or told any more."""
+        """Begin to shut down: start and update nothing any more."""
         self._is_ending = True
         self._changed.set()
 
     async def end(self, within_s: float, *, lame_duck_s: float) -> None:
-        """Finish what is under way, and be gone. Idle connections stay for a moment: a request may be on its way."""
+        """Finish the requests in flight and end. Idle connections stay briefly, as a request may be in transit."""
         began = self._clock()
         for each in self._generations:
             await self._retire(each)
@@ -206,7 +207,7 @@ class Haproxy:
         self._write_told()
 
     def _write_told(self) -> None:
-        """Say what is passed on, and why all else is not, to whoever asks for the state of endpoints."""
+        """Write the state of haproxy, with the reason why a service is not forwarded, for the status of endpoints."""
         told = {"pid": os.getpid(), "program": os.fspath(self._program), "problem": self.problem, "held": self._held()}
         if told != self._told:
             draft = self._directory / f".{TOLD}"
@@ -215,7 +216,7 @@ class Haproxy:
             self._told = told
 
     def _held(self) -> dict[str, str]:
-        """Return the services whose requests all go through the door, each with the reason."""
+        """Return the services whose requests all go through the gateway process, each with the reason."""
         current = self._current
         if current is None:
             return dict.fromkeys(self._table.services, f"haproxy does not run: {self.problem}")
@@ -238,12 +239,12 @@ class Haproxy:
         return [each for each in self._generations if not each.leaves]
 
     def _has_news(self, generation: Generation) -> bool:
-        """Return whether there are services that it cannot be told of while it runs; of some fewer it can."""
+        """Return whether services have changed in ways that need a new generation; removals do not."""
         known = generation.passed
         return any(known.get(name) != passed for name, passed in self._wanted.items())
 
     def _follow_table(self) -> None:
-        """Give names to what is new."""
+        """Assign names to new services and replicas."""
         self._wanted, self._services = {}, {}
         for name, service in self._table.services.items():
             backend = self._backends.get(name)
@@ -264,7 +265,7 @@ class Haproxy:
             each.is_stale = True
 
     def _forget_names(self) -> None:
-        """Let go of the names of what is gone everywhere."""
+        """Forget the names of replicas and services that no generation uses any more."""
         kept = {server for each in self._generations for had in each.servers.values() for server in had}
         kept |= {server for each in self._generations for resting in each.resting.values() for server in resting}
         gone = {
@@ -281,7 +282,7 @@ class Haproxy:
                 self._told_passing.pop(name, None)
 
     def _replicas(self, name: str, known: Passed) -> dict[str, str] | None:
-        """The replicas to which requests for a service are passed on; None where none is."""
+        """Return the replicas to which haproxy forwards requests of a service; None if there are none."""
         service = self._table.services.get(name)
         if service is None or held_because(service.route) is not None:
             return None
@@ -296,10 +297,10 @@ class Haproxy:
             if replica.closed_until <= now
         } or None
 
-    # Its life.
+    # Lifecycle.
 
     async def _start(self) -> None:
-        """Start another generation, and let those before finish."""
+        """Start another generation and retire the earlier ones."""
         now = self._clock()
         steady = now - self._started >= STEADY_S
         self._started = now
@@ -356,7 +357,7 @@ class Haproxy:
         self._entrance.shut()
 
     async def _until_ready(self, generation: Generation) -> str | None:
-        """Wait until it answers. Why it does not."""
+        """Wait until it answers; return the reason if it does not."""
         until = self._clock() + READY_WITHIN_S
         while generation.process.poll() is None:
             try:
@@ -374,7 +375,7 @@ class Haproxy:
         return f"it ended with {generation.process.returncode}: {alert or 'haproxy.log says why'}"
 
     async def _retire(self, generation: Generation) -> None:
-        """Have it take no more connections. What it has goes on, and so do requests on connections that it has."""
+        """Stop it from accepting connections. Its open connections continue, with new requests on them too."""
         if not generation.retired:
             generation.retired = True
             try:
@@ -384,7 +385,7 @@ class Haproxy:
 
     @staticmethod
     def _let_end(generation: Generation) -> None:
-        """Have it close its connections after their next answer, and end; it listens to us no longer."""
+        """Have it close its connections after their next response, and end; it reads no more commands."""
         generation.leaves = True
         with contextlib.suppress(ProcessLookupError):
             generation.process.send_signal(signal.SIGUSR1)
@@ -404,10 +405,10 @@ class Haproxy:
         ):  # fmt: skip
             (self._directory / name).unlink(missing_ok=True)
 
-    # What it is told.
+    # Updates to haproxy.
 
     def _state_for(self, passed: dict[str, Passed]) -> tuple[dict[str, dict[str, str]], dict[tuple[str, str], str]]:
-        """Servers by backend, and the entries of both maps, as they are to be."""
+        """Return the target state: servers by backend, and the entries of both maps."""
         servers: dict[str, dict[str, str]] = {}
         mapped: dict[tuple[str, str], str] = {}
         for name, known in passed.items():
@@ -421,7 +422,7 @@ class Haproxy:
         return servers, mapped
 
     async def _tell(self, generation: Generation) -> None:
-        """Make its servers and its maps as they are to be."""
+        """Update its servers and maps to the target state."""
         if not generation.is_stale:
             await self._take_away(generation)
             return
@@ -429,7 +430,7 @@ class Haproxy:
         servers, mapped = self._state_for(generation.passed)
         files = dict(zip(("hosts", "paths"), _map_files(generation.number), strict=True))
         commands: list[str] = []
-        # Ways to servers go before these, and come after them.
+        # Map entries that lead to servers are deleted before the servers, and added after them.
         for (kind, key), backend in generation.mapped.items():
             if mapped.get((kind, key)) != backend:
                 commands.append(f"del map {files[kind]} {key}")
@@ -456,7 +457,7 @@ class Haproxy:
             self._give_up(generation, error)
 
     async def _take_away(self, generation: Generation) -> None:
-        """Remove servers that rest and have no requests any more."""
+        """Delete servers in maintenance that have no requests left."""
         for backend, resting in generation.resting.items():
             for server in list(resting):
                 try:
@@ -469,15 +470,15 @@ class Haproxy:
                     self._forget_names()
 
     def _give_up(self, generation: Generation, error: OSError) -> None:
-        """End one that cannot be told what is true any more; another follows."""
+        """Kill a generation that cannot be updated any more; another replaces it."""
         if generation.process.poll() is None:
             print(f"gateway: haproxy cannot be told: {error}", file=sys.stderr, flush=True)
             generation.process.kill()
 
-    # What it tells.
+    # Statistics and log.
 
     async def _ask(self) -> None:
-        """Ask all generations what they have under way, and count what came."""
+        """Poll the requests in flight of all generations, and count arrivals."""
         passing: dict[str, int] = {}
         connections = lost = 0
         for each in self._at_work():
@@ -531,14 +532,14 @@ class Haproxy:
             self._requests.take(data, self._services, self._servers, self._clock())
 
     async def _command(self, generation: Generation, command: str) -> str:
-        """Let one process do something. What it says.
+        """Send a command to one generation and return its output.
 
         Raises:
-            OSError: it does not answer.
+            OSError: It does not answer.
         """
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            # By the directory's descriptor: a path of a socket has room for a hundred bytes only.
+            # By the directory's descriptor, as the path of a socket is limited to about a hundred bytes.
             path = f"/proc/self/fd/{directory}/{_stats_socket(generation.number)}"
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 reader, writer = await asyncio.open_unix_connection(path)

@@ -1,4 +1,4 @@
-"""Writes haproxy's configuration: what is plain goes straight to replicas, all else to the door."""
+"""Writes haproxy's configuration: plain requests go directly to replicas, all others to the gateway process."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,16 +9,16 @@ LOG_FIELDS = (
     "%b %s %ST %[var(txn.t0)] %[date(0,us)] %[capture.req.hdr(0)] %[capture.res.hdr(0)] %B %sc %rc %tsc %[src] %HM "
     "%[var(txn.id)] %HPO"
 )
-"""As `proxy_log` reads them: the path last, as it alone may be long."""
+"""The format that `proxy_log` reads; the path comes last, as only the path may be long."""
 CONNECT_MS = 300
-"""Also what haproxy waits before it tries the last replica that is left."""
+"""Milliseconds; also the time that haproxy waits before it retries the last remaining replica."""
 CHECK = "check inter 2s fastinter 200ms downinter 500ms rise 1 fall 1 observe layer4 error-limit 1 on-error mark-down"
-"""Of a replica: one that refuses a connection is left out until it takes one again."""
+"""Health check of a replica: one that refuses a connection gets no requests until it accepts one again."""
 DOOR_MORE_S = 10.0
-"""The door tells of its time-outs itself."""
+"""Added seconds, as the gateway process reports its time-outs itself."""
 DOOR, FALLBACK = "door.sock", "fallback.sock"
-"""The door's sockets, in the directory that haproxy runs in: for requests as they came, and for those that were
-meant for a replica that is gone by now.
+"""Sockets of the gateway process, in the directory in which haproxy runs: for unmodified requests, and for requests
+that were meant for a replica that is gone.
 """
 _REQUEST_ID = "^[A-Za-z0-9._:/+=-]{1,128}$"
 _TRACEPARENT = "^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?$"
@@ -29,7 +29,7 @@ _MAXREWRITE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A service as haproxy knows it: what cannot be changed while it runs."""
+    """A service in haproxy's configuration: the part that cannot be changed at runtime."""
 
     backend: str
     path: str | None
@@ -52,10 +52,10 @@ def configuration(
     """Return the text of a configuration.
 
     Args:
-        passed: By the names of services.
-        servers: HOST:PORT of the replicas that each backend has at first, by their names.
-        maps: Files of hosts and of paths.
-        stop_within_s: After it was told to end it is over by then.
+        passed: Services by name.
+        servers: Initial replicas of each backend, HOST:PORT by name.
+        maps: Files of the maps of hosts and of paths.
+        stop_within_s: Seconds within which haproxy ends after the signal to stop.
     """
     longest_s = max((each.timeout_s for each in passed.values()), default=60.0)
     hosts, paths = maps
@@ -76,7 +76,7 @@ def configuration(
         "  timeout http-request 10s",
         "  timeout http-keep-alive 75s",
         "  timeout tunnel 24d",
-        # A connection to a replica is one client's: what another client left behind may have ended unseen.
+        # A connection to a replica serves one client: one left by another client may have ended unnoticed.
         "  http-reuse never",
         "  retries 10",
         "  option redispatch 1",
@@ -96,7 +96,7 @@ def configuration(
         "  http-request set-var(txn.u) uuid() if !{ var(txn.id) -m found } || !traced",
         f'  http-request set-var-fmt(txn.u) "{_DIGITS}" if {{ var(txn.u) -m found }}',
         "  http-request set-var(txn.id) var(txn.u) if !{ var(txn.id) -m found }",
-        # What needs a look goes to the door, which refuses what two servers could understand differently.
+        # Unusual requests go to the gateway process, which refuses what two servers could interpret differently.
         "  acl odd req.ver 1.0",
         "  acl odd path_sub -i /. %2e %2f %5c \\\\",
         "  acl odd req.fhdr(transfer-encoding) -m found",
@@ -127,12 +127,12 @@ def configuration(
 
 
 def places(each: Passed) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the keys of a service in the map of hosts, and in that of beginnings of paths."""
+    """Return the keys of a service in the map of hosts and in the map of path prefixes."""
     return each.hosts, () if each.path is None else (f"{each.path}/",)
 
 
 def add_server(backend: str, server: str, place: str) -> Sequence[str]:
-    """Return the commands by which a running haproxy gets a replica."""
+    """Return the commands that add a replica to a running haproxy."""
     return (
         f"add server {backend}/{server} {place} {CHECK}",
         f"enable health {backend}/{server}",

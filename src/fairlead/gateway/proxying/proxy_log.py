@@ -1,4 +1,4 @@
-"""Counts requests that haproxy has passed on, by the lines that it writes when they are over."""
+"""Counts requests that haproxy forwarded, from the lines that it logs when they end."""
 
 import re
 from collections import Counter
@@ -17,19 +17,19 @@ _ENCODED = re.compile(r"#([0-9A-F]{2})")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A replica as haproxy calls it, and the revision that it is of."""
+    """A replica under haproxy's name, with its revision."""
 
     replica: Replica[Any]
     revision: str
 
 
 class PassedRequests:
-    """Takes lines of haproxy's log.
+    """Parses haproxy's log and counts its requests.
 
     Attributes:
-        ended: Requests that are over, by service.
-        malformed: Lines that were not whole.
-        broken: Replicas that are left out for breaking off their answers.
+        ended: Number of completed requests, by service.
+        malformed: Number of incomplete lines.
+        broken: Replicas that are left out because they broke off responses.
     """
 
     def __init__(self, add_entry: Callable[[Entry], None], count_unread: Callable[[int], None]) -> None:
@@ -47,16 +47,16 @@ class PassedRequests:
         servers: Mapping[str, Server],
         now: float,
     ) -> None:
-        """Count what whole lines there are, and keep the rest.
+        """Count the complete lines and keep the rest.
 
         Args:
-            services: By haproxy's names of their backends.
-            servers: By haproxy's names of them.
-            now: Of the clock by which replicas are left out.
+            services: Services by the names of their backends in haproxy.
+            servers: Replicas by their names in haproxy.
+            now: Time of the clock that replica back-off uses.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            # One byte is one character: haproxy writes all others by their codes.
+            # One byte is one character: haproxy escapes all others.
             fields = line.decode("latin-1").split(" ", _NUM_FIELDS - 1)
             try:
                 if fields[1] != _FALLBACK:
@@ -75,7 +75,7 @@ class PassedRequests:
         if "#" in path:
             path = _ENCODED.sub(_character, path)
         bytes_in = int(length) if length.isdigit() else 0
-        # What was sent, where that is not all that there was.
+        # Count what was sent if the response was cut short.
         bytes_out = int(answered) if answered.isdigit() and status < _GONE and cause == "-" else int(size)
         if service is None or server is None:
             self._count_unserved(
@@ -102,7 +102,7 @@ class PassedRequests:
                 if replica.closed_until > now:
                     self.broken.add(replica)
         tries = 1 if retries == "0" else 1 + int(retries.lstrip("+"))
-        # Of so many at once each has had its part of the replica's places.
+        # Concurrent requests share the slots of the replica equally.
         others, places = int(at_once), service.route.places
         tally = service.tally
         tally.codes[server.revision, status] += 1
@@ -120,7 +120,7 @@ class PassedRequests:
         )  # fmt: skip
 
     def _count_unserved(self, entry: Entry, service: Service[Any] | None) -> None:
-        """Count a request that no replica has had: haproxy has answered it, or its client went away."""
+        """Count a request that reached no replica: haproxy answered it, or its client disconnected."""
         if service is None:
             self._count_unread(entry.status)
         else:
@@ -144,5 +144,5 @@ _ERRORS = {
 
 
 def _character(found: re.Match[str]) -> str:
-    """Return a character that haproxy has written as its code, as it does with what is none of a URI."""
+    """Decode a character that haproxy escaped, as it does with characters that are not valid in a URI."""
     return chr(int(found[1], 16))
