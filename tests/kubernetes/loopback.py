@@ -139,7 +139,9 @@ class Listing:
         class Handler(Answering):
             def answer(self) -> None:
                 query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
-                if query.get("watch"):
+                if self.path == "/version":
+                    self.reply(200, {"major": "1", "minor": "31"})
+                elif query.get("watch"):
                     listing.watches += 1
                     listing._watch(self, int(query["resourceVersion"]))
                 else:

@@ -4,7 +4,7 @@ A device of placement is called ``RESOURCE#NUMBER``, so that a grant says what t
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from fairlead.frozen import dataclass
 from fairlead.policy.gpu.mig import GB, partitionable
@@ -19,6 +19,9 @@ WHOLE = (
     "habana.ai/gaudi",
 )
 SHARED = "nvidia.com/gpu.shared"  # the device plugin's name for time slices, where it renames them
+# A GPU of NVIDIA's driver for dynamic resource allocation, by the extended resource of its DeviceClass.
+DRA_DRIVER = "gpu.nvidia.com"
+DRA = f"deviceclass.resource.kubernetes.io/{DRA_DRIVER}"
 REPLICAS = "nvidia.com/gpu.replicas"  # label: how many pods share one device, by time slices or MPS
 STRATEGY = "nvidia.com/gpu.sharing-strategy"  # label: which of the two; "none" where devices go whole
 PRODUCT = "nvidia.com/gpu.product"  # label: ends in -MIG-1g.10gb where every device is such a slice
@@ -60,9 +63,14 @@ def resource_of(gpu_uuids: Iterable[str]) -> DeviceResource | None:
     return DeviceResource(name=names[0], count=len(names)) if names else None
 
 
+def whole_resource(offered: Collection[str]) -> str:
+    """Choose which resource to request for whole GPUs, of those that nodes offer; ``nvidia.com/gpu`` if none is."""
+    return next((name for name in (*WHOLE, DRA) if name in offered), WHOLE[0])
+
+
 def is_device(name: str) -> bool:
     """Return whether a resource is a GPU or a part of one."""
-    return name in WHOLE or name == SHARED or _MIG.fullmatch(name) is not None
+    return name in WHOLE or name in (SHARED, DRA) or _MIG.fullmatch(name) is not None
 
 
 def _sharing(name: str, labels: Mapping[str, str], milli: int) -> Sharing | None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fairlead.cluster.findings import Finding
 from fairlead.cluster.kubernetes.api.applying import condition
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.api.resource_slices import are_offered, list_slices
 from fairlead.cluster.kubernetes.client.cluster_inventory import Found, by_name, look_around
 from fairlead.cluster.kubernetes.client.discovery import Operator, operator_of
 from fairlead.cluster.kubernetes.client.permissions import Right, missing, say, who_am_i
@@ -183,6 +184,8 @@ def _read(client: Client) -> Found:
         nodes=_list(client, "/api/v1/nodes"),
         controllers=controllers,
         storage_classes=_list(client, "/apis/storage.k8s.io/v1/storageclasses"),
+        slices=list_slices(client),
+        are_slices_offered=are_offered(client),
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fairlead.cluster.findings import Finding
 from fairlead.cluster.kubernetes.api.client import Object
 from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, read_node
+from fairlead.cluster.kubernetes.api.resource_slices import SliceObject, all_with_slices
 from fairlead.cluster.kubernetes.manifests.install import VERSION
 from fairlead.frozen import dataclass
 from fairlead.specs.endpoint_engines import EndpointEngine
@@ -21,6 +22,7 @@ GPU_LABELS = (
     *MODEL_LABELS,
 )
 GPU_OPERATOR = "helm install gpu-operator nvidia/gpu-operator --namespace gpu-operator --create-namespace"
+SLICES_REMEDY = "upgrade the cluster, or run NVIDIA's device plugin there instead of its DRA driver"
 METRICS_SERVER = (
     "kubectl apply -f https://github.com/kubernetes-sigs/metrics-server/releases/latest/download/components.yaml"
 )
@@ -91,12 +93,16 @@ class Found:
     Attributes:
         apis: Every ``group/version`` that is served.
         controllers: Deployments and DaemonSets.
+        slices: ResourceSlices with GPUs.
+        are_slices_offered: Pods can request what is in these.
     """
 
     apis: frozenset[str]
     nodes: Sequence[Object] | None
     controllers: Sequence[Object] | None
     storage_classes: Sequence[Object] | None
+    slices: Sequence[SliceObject] = ()
+    are_slices_offered: bool = False
 
 
 def look_around(found: Found) -> list[Finding]:
@@ -128,13 +134,16 @@ def _devices(found: Found) -> list[Finding]:
     if found.nodes is None:
         return [Finding(what="GPUs", ok=True, says="not known: you may not list nodes")]
     offered: dict[str, list[str]] = {}
-    silent = []
-    for content in found.nodes:
-        node, labels = read_node(content), content["metadata"].get("labels") or {}
+    silent, unusable = [], []
+    sliced = {each.node for each in found.slices if each.gpus}
+    nodes = map(read_node, found.nodes)
+    for node in all_with_slices(nodes, found.slices if found.are_slices_offered else ()):
         devices = [(name, number) for name, number in node.allocatable.devices if number]
         for name, number in devices:
             offered.setdefault(f"{number} x {node.gpu_model} as {name}", []).append(node.key)
-        if not devices and any(labels.get(label) not in (None, "false") for label in GPU_LABELS):
+        if not devices and node.key in sliced and not found.are_slices_offered:
+            unusable.append(node.key)
+        elif not devices and any(node.labels.get(label) not in (None, "false") for label in GPU_LABELS):
             silent.append(node.key)
     says = "; ".join(f"{what} on {some(nodes)}" for what, nodes in sorted(offered.items()))
     findings = [Finding(what="GPUs", ok=True, says=says or "no node advertises any")]
@@ -143,7 +152,11 @@ def _devices(found: Found) -> list[Finding]:
     ]
     if any(api.startswith("nvidia.com/v1") for api in found.apis):
         plugins.append("the NVIDIA GPU operator")
-    if silent:
+    if unusable:
+        has = "has" if len(unusable) == 1 else "have"
+        says = f"{some(unusable)} {has} GPUs in ResourceSlices, which Fairlead uses from Kubernetes 1.36 on"
+        findings.append(Finding(what="device plugin", ok=False, says=says, remedy=SLICES_REMEDY))
+    elif silent:
         says = f"{some(silent)} {'has' if len(silent) == 1 else 'have'} GPUs by label and advertise none: " + (
             f"{', '.join(plugins)} is there and does not reach them" if plugins else "no device plugin is seen"
         )

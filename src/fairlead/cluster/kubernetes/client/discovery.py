@@ -7,9 +7,11 @@ from dataclasses import field
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits, Object
 from fairlead.cluster.kubernetes.api.config import find_access
-from fairlead.cluster.kubernetes.api.objects import read_node
+from fairlead.cluster.kubernetes.api.objects import NodeObject, read_node
+from fairlead.cluster.kubernetes.api.resource_slices import all_with_slices, list_offered
 from fairlead.cluster.kubernetes.client.installation import installed_in
 from fairlead.cluster.kubernetes.client.operator_lease import LeaseHolder, holder_of
+from fairlead.cluster.kubernetes.devices import DRA
 from fairlead.cluster.kubernetes.manifests.install import VERSION
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
@@ -90,7 +92,8 @@ def look_at(name: str, *, is_current: bool = False) -> Overview:
         server = access.server
         client = Client(access, SOON)
         version = str(client.get("/version").get("gitVersion") or "?")
-        nodes = _nodes(client)
+        contents = _nodes(client)
+        nodes = None if contents is None else all_with_slices(map(read_node, contents), list_offered(client))
         operator = operator_of(client)
     except ClusterError as error:
         return Overview(context=name, is_current=is_current, server=server, why=str(error))
@@ -101,7 +104,7 @@ def look_at(name: str, *, is_current: bool = False) -> Overview:
         namespace=access.namespace,
         version=version,
         num_nodes=None if nodes is None else len(nodes),
-        num_ready=None if nodes is None else sum(read_node(node).ready for node in nodes),
+        num_ready=None if nodes is None else sum(node.ready for node in nodes),
         gpus=count_gpus(nodes or ()),
         operator=operator,
     )
@@ -132,14 +135,13 @@ def operator_of(client: Client) -> Operator:
     )
 
 
-def count_gpus(nodes: Iterable[Object]) -> dict[str, int]:
+def count_gpus(nodes: Iterable[NodeObject]) -> dict[str, int]:
     """Model to number of devices, on nodes that are ready; parts of a device count as they are offered."""
     found: dict[str, int] = {}
-    for content in nodes:
-        node = read_node(content)
+    for node in nodes:
         for resource, number in node.allocatable.devices if node.ready else ():
             part = resource.rpartition("/")[2]
-            model = node.gpu_model if part == "gpu" else f"{node.gpu_model} {part}"
+            model = node.gpu_model if part == "gpu" or resource == DRA else f"{node.gpu_model} {part}"
             found[model] = found.get(model, 0) + number
     return {model: number for model, number in found.items() if number}
 

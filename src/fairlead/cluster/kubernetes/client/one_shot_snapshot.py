@@ -3,7 +3,8 @@
 import time
 from typing import Any
 
-from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.watching import Cache
 from fairlead.cluster.kubernetes.client.operator_lease import rules_there
 from fairlead.cluster.kubernetes.names import RUN_UID
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, items_of
@@ -27,10 +28,10 @@ class OneShotSnapshot:
         view = self._view
         # A run is looked at only with its pods, so they are there before it is.
         workloads = {**view.leaves, **view.parents}
+        view.look_for_slices()
         for cache in view.caches:
             if cache not in workloads.values():
-                for content in self._client.items(cache.path):
-                    cache.put(content)
+                self._fill(cache, may_be_hidden=cache in view.slice_caches)
         for kind, runs in workloads.items():
             for content in items_of(self._client, kind, None):
                 runs.put(content)
@@ -41,6 +42,14 @@ class OneShotSnapshot:
             self._client, view=view, rules=rules, outlook=lambda _: (growth, ()), recommended_of=lambda _: recommended
         )
         return cluster.snapshot()
+
+    def _fill(self, cache: Cache[Any], *, may_be_hidden: bool) -> None:
+        try:
+            for content in self._client.items(cache.path):
+                cache.put(content)
+        except ApiError as error:
+            if error.status != 403 or not may_be_hidden:
+                raise
 
     def pods(self, found: TrainingObject) -> tuple[Pod, ...]:
         """The pods of a run: its latest gang, and what is there of earlier ones."""

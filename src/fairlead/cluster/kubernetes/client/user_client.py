@@ -19,6 +19,7 @@ from fairlead.cluster.client import OwnCheckpoints, Prepared
 from fairlead.cluster.kept_code import KeptCode
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.objects import read_node
+from fairlead.cluster.kubernetes.api.resource_slices import all_with_slices, list_offered
 from fairlead.cluster.kubernetes.api.watching import Cache
 from fairlead.cluster.kubernetes.client import access_keys, model_records
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
@@ -35,7 +36,8 @@ from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.revision_files import code_name, without_unneeded
 from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, is_unknown_kind, items_of, name_taken
-from fairlead.cluster.kubernetes.operator.runs.informers import NODES, TEAMS
+from fairlead.cluster.kubernetes.operator.runs.informers import TEAMS
+from fairlead.cluster.kubernetes.operator.runs.node_cache import NODES
 from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
 from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject, filled, read_workload, submitted
 from fairlead.cluster.kubernetes.operator.teams.plain_objects import read_kind
@@ -374,7 +376,8 @@ class UserClient:
         return self._known(self._of(namespace).set_intent(uid, intent))
 
     def nodes(self) -> tuple[Node, ...]:
-        return tuple(node_of(read_node(content), 0) for content in self.client.items(NODES))
+        nodes = map(read_node, self.client.items(NODES))
+        return tuple(node_of(node, 0) for node in all_with_slices(nodes, list_offered(self.client)))
 
     def teams(self) -> tuple[Team, ...]:
         try:

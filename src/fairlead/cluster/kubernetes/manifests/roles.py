@@ -75,6 +75,8 @@ OPERATOR_RULES: Rules = [
     rule(GROUP, tuple(each for each in WORKLOADS if each not in NOBODYS), ("create",)),  # children of parents
     rule(GROUP, ("teams",), ("list", "watch")),  # for the queue, and for whoever keeps them
     rule("", ("nodes",), ("list", "watch")),
+    # GPUs of nodes without a device plugin, and who has them
+    rule("resource.k8s.io", ("resourceslices", "resourceclaims"), ("list", "watch")),
     rule("apps", ("daemonsets",), ("list", "watch")),  # what they will take of a new node
     rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
     rule("", ("pods",), ("patch",)),  # of a pipeline's driver: what became of the runs that it asked for

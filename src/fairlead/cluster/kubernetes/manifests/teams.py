@@ -68,7 +68,7 @@ def _hard(quota: Quota) -> dict[str, str] | None:
     if quota.memory_bytes is not None:
         hard |= dict.fromkeys(("requests.memory", "limits.memory"), str(quota.memory_bytes))
     if quota.gpu_milli is not None:
-        hard |= {f"requests.{name}": str(quota.gpu_milli // 1000) for name in devices.WHOLE}
+        hard |= {f"requests.{name}": str(quota.gpu_milli // 1000) for name in (*devices.WHOLE, devices.DRA)}
     return hard or None
 
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, NodeObject
-from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
+from fairlead.cluster.kubernetes.devices import DeviceResource, whole_resource
 from fairlead.cluster.kubernetes.engines.port import Object, Stage, Submission, words
 from fairlead.cluster.kubernetes.engines.table import driver_of, path_of
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
@@ -268,7 +268,7 @@ def device_of(spec: Training, nodes: Iterable[NodeObject]) -> DeviceResource | N
         for name, count in node.allocatable.devices
         if count
     }
-    return DeviceResource(name=next((each for each in WHOLE if each in offered), WHOLE[0]), count=gpu.num_devices)
+    return DeviceResource(name=whole_resource(offered), count=gpu.num_devices)
 
 
 def _is_wanted(found: TrainingObject, gang: Gang) -> bool:

@@ -16,7 +16,8 @@ from fairlead.cluster.kubernetes.api.objects import NodeObject
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, render_event
 from fairlead.cluster.kubernetes.operator.partitions.node_layouts import partitioned_node, render_step
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import NODES, Informers
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.operator.runs.node_cache import NODES
 from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject
 from fairlead.errors import InvalidSpec
 from fairlead.specs.pool import Pool

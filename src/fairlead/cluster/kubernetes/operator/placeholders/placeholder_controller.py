@@ -13,7 +13,7 @@ from functools import partial
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, DeviceResource
+from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, DeviceResource, whole_resource
 from fairlead.cluster.kubernetes.manifests.placeholders import render_placeholder
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import (
@@ -197,7 +197,7 @@ class PlaceholderController:
         }
         if gpu.milli < WHOLE_MILLI:
             return DeviceResource(name=SHARED if SHARED in offered else WHOLE[0], count=1)
-        return DeviceResource(name=next((name for name in WHOLE if name in offered), WHOLE[0]), count=gpu.num_devices)
+        return DeviceResource(name=whole_resource(offered), count=gpu.num_devices)
 
     def _delete(self, pod: PodObject) -> None:
         namespace, _, name = pod.key.partition("/")

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
+from fairlead.cluster.kubernetes.devices import DeviceResource, whole_resource
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.standby import render_standby
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
@@ -153,8 +153,7 @@ class StandbyController:
         device = None
         if spec.hardware.gpu is not None:
             names = {name for node in self._view.nodes.all() for name, _ in node.allocatable.devices}
-            name = next((each for each in WHOLE if each in names), WHOLE[0])
-            device = DeviceResource(name=name, count=spec.hardware.gpu.count)
+            device = DeviceResource(name=whole_resource(names), count=spec.hardware.gpu.count)
         pod = render_standby(spec, pool.uid, index, self._namespace, self._settings, device)
         try:
             self._view.pods.put(self._view.client.create(f"/api/v1/namespaces/{self._namespace}/pods", pod))

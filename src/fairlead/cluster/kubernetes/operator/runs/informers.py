@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject, read_node, read_pod
+from fairlead.cluster.kubernetes.api.objects import Amounts, NodeObject, PodObject, read_pod
+from fairlead.cluster.kubernetes.api.resource_slices import Device, are_offered
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.devices import DRA
 from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.kinds import leaf_kinds, objects_path, parent_kinds
 from fairlead.cluster.kubernetes.operator.engines.engine_members import STOPPED_EARLY, absent, explained
@@ -21,6 +23,7 @@ from fairlead.cluster.kubernetes.operator.engines.engine_objects import EngineOb
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_last_words
 from fairlead.cluster.kubernetes.operator.pods.pod_status import LastWord, observe_pod, remembering
 from fairlead.cluster.kubernetes.operator.runs.daemonsets import DaemonObject, read_daemon
+from fairlead.cluster.kubernetes.operator.runs.node_cache import NodeCache, SlicedNodes
 from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks, PodIndex
 from fairlead.cluster.kubernetes.operator.runs.run_record import (
     AnyObject,
@@ -41,7 +44,7 @@ log = logging.getLogger(__name__)
 
 TRAININGS = f"/apis/{API_VERSION}/trainings"
 TEAMS = f"/apis/{API_VERSION}/teams"
-NODES, PODS, DAEMONS = "/api/v1/nodes", "/api/v1/pods", "/apis/apps/v1/daemonsets"
+PODS, DAEMONS = "/api/v1/pods", "/apis/apps/v1/daemonsets"
 SYNC_S = 60.0
 # An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
 REFUSED_S = 15.0
@@ -54,7 +57,9 @@ class Informers:
 
     def __init__(self, client: Client, *, idle_s: float = IDLE_S) -> None:
         self.client = client
-        self.nodes: Cache[NodeObject] = Cache(client, NODES, read_node, self._node_changed, idle_s=idle_s)
+        sliced = SlicedNodes(client, self._slices_changed, idle_s=idle_s)
+        self._has_slices = False
+        self.nodes = NodeCache(client, sliced, self._node_changed, idle_s=idle_s)
         self.daemons: Cache[DaemonObject] = Cache(client, DAEMONS, read_daemon, self._daemon_changed, idle_s=idle_s)
         self.pods: Cache[PodObject] = Cache(client, PODS, read_pod, self._pod_changed, idle_s=idle_s)
         self.leaves: Mapping[str, Cache[TrainingObject]] = {
@@ -90,7 +95,20 @@ class Informers:
     @property
     def caches(self) -> tuple[Cache[Any], ...]:
         """All of them."""
-        return (self.nodes, self.daemons, self.pods, self.teams, *self.leaves.values(), *self.parents.values())
+        return (
+            *self.slice_caches,
+            self.nodes,
+            self.daemons,
+            self.pods,
+            self.teams,
+            *self.leaves.values(),
+            *self.parents.values(),
+        )
+
+    @property
+    def slice_caches(self) -> tuple[Cache[Any], ...]:
+        """Those of the GPUs that drivers offer; none where pods cannot request these."""
+        return self.nodes.sliced.caches if self._has_slices else ()
 
     def cache_of(self, kind: str) -> Cache[AnyObject]:
         """The cache of a kind of workloads."""
@@ -111,6 +129,7 @@ class Informers:
         Raises:
             ClusterError: The cluster cannot be reached, or does not know our kinds.
         """
+        self._await_version()
         # A run is looked at only with its pods, so they are there before it is.
         for cache in self.caches:
             cache.start()
@@ -129,6 +148,25 @@ class Informers:
                     self.stop()
                     raise trouble or ClusterError(f"{cache.path} could not be listed within {SYNC_S:.0f} s")
             time.sleep(0.02)
+
+    def look_for_slices(self) -> None:
+        """Find out whether drivers' GPUs are to be followed.
+
+        Raises:
+            ClusterError: The API server does not tell.
+        """
+        self._has_slices = are_offered(self.client)
+
+    def _await_version(self) -> None:
+        begun = time.monotonic()
+        while True:
+            try:
+                return self.look_for_slices()
+            except ClusterError as error:
+                is_refused = isinstance(error, ApiError) and error.status in (401, 403)
+                if time.monotonic() - begun > (REFUSED_S if is_refused else SYNC_S):
+                    raise
+            time.sleep(0.1)
 
     def stop(self) -> None:
         """End the watches."""
@@ -197,6 +235,16 @@ class Informers:
         """The pods that count on a node: bound there and not over, whoever's."""
         with self._lock:
             return tuple(self._index.on_node(node).values())
+
+    def claimed_on(self, node: str) -> tuple[Amounts, ...]:
+        """Return what ResourceClaims hold of the GPUs in a node's slices, beyond what the pods that count request."""
+        found: dict[Device, None] = {}
+        for claim, devices in self.nodes.sliced.claims_on(node):
+            pod = self.pods.get(claim.pod) if claim.pod else None
+            is_counted = pod is not None and pod.uid == claim.pod_uid and not pod.is_over
+            if pod is None or not is_counted or not dict(pod.requests.devices).get(DRA):
+                found |= dict.fromkeys(devices)
+        return (Amounts(devices=((DRA, len(found)),)),) if found else ()
 
     def nodes_of(self, pods: Iterable[PodObject]) -> Mapping[str, NodeObject | None]:
         """The nodes on which pods are, each looked up once; None for one that is not there any more."""
@@ -355,6 +403,9 @@ class Informers:
         if last is not None:
             runs = {pod.run_uid for pod in self.pods_on(last.key) if pod.run_uid}
             self._mark(runs=runs, nodes=(last.key,))
+
+    def _slices_changed(self, nodes: Iterable[str]) -> None:
+        self._mark(nodes=nodes)
 
     def _daemon_changed(self, before: DaemonObject | None, after: DaemonObject | None) -> None:
         # Its status counts its pods, which are watched anyway.

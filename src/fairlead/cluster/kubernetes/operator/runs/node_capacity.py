@@ -46,7 +46,7 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
 def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], coming: Iterable[Amounts] = ()) -> Pod:
     """Count what is bound on a node beyond the grants of our own live pods there, as one pod of no workload.
 
-    ``coming`` are requests of pods that will be bound to a node whatever we do.
+    ``coming`` are requests of pods that will be bound to a node whatever we do, and devices that are claimed there.
 
     What our own pods take beside their grants counts too, beyond the one reporter that ``node_of`` allows for.
     """

@@ -219,7 +219,8 @@ class SnapshotCache:
         node = before.node if before is not None and is_same else rooms.node_of(seen, num_pods)
         if self._price_of is not None and (price := self._price_of(seen)) != node.price_per_hour:
             node = replace(node, price_per_hour=price)
-        others = rooms.rest(seen, bound, self._granted.get(name, {}).values(), coming)
+        more = (*coming, *self._view.claimed_on(name))
+        others = rooms.rest(seen, bound, self._granted.get(name, {}).values(), more)
         if before is not None and before.others == others:
             others = before.others
         self._places[name] = _Place(seen=seen, node=node, others=others)
