@@ -22,13 +22,13 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenCheckpoint:
-    """A complete checkpoint that is meant.
+    """The complete checkpoint that a reference resolves to.
 
     Attributes:
-        run: Whose it is; of a sweep the trial.
-        newest: The step of the newest one that this run has.
-        metrics: The last values that were told up to its step.
-        objective: The metric by which it compares with others, and which values of that are good ones.
+        run: The run that saved it; for a sweep, the trial.
+        newest: The newest step of this run with a complete checkpoint.
+        metrics: The last reported values up to its step.
+        objective: The metric by which the checkpoints are compared, with its goal.
     """
 
     run: Workload
@@ -47,12 +47,12 @@ def choose(
     """Choose the checkpoint that a reference to a run means.
 
     Args:
-        found: What has that name.
-        steps_of: Lists the steps of which a run has complete checkpoints, rising.
+        found: The workload of that name.
+        steps_of: Lists the steps of which a run has complete checkpoints, ascending.
 
     Raises:
         NotFound: There is none.
-        Conflict: A run with checkpoints is not what is meant, or they are out of reach.
+        Conflict: The workload is not a run with checkpoints, or its checkpoints are out of reach.
     """
     objective: tuple[str, Goal] | None = None
     run = found
@@ -78,11 +78,11 @@ def choose(
 
 
 def best_trial(cluster: ClusterClient, found: Workload[Any], reference: ModelReference) -> Workload[Any]:
-    """The trial of a sweep that is the best of those that succeeded.
+    """Return the best trial of a sweep among those that succeeded.
 
     Raises:
-        NotFound: None is.
-        Conflict: Another one is meant.
+        NotFound: No trial succeeded.
+        Conflict: The reference does not ask for the best trial.
     """
     name = found.spec.name
     if reference.which != BEST:
@@ -99,7 +99,7 @@ def best_trial(cluster: ClusterClient, found: Workload[Any], reference: ModelRef
 
 
 def value_at(points: tuple[Point, ...], step: int) -> float | None:
-    """The last value that was told up to a step."""
+    """Return the last value reported up to a step; None without one."""
     known = [each for each in points if each.step is not None and each.step <= step]
     return max(known, key=lambda each: (each.step or 0, each.attempt, each.at)).value if known else None
 
@@ -113,7 +113,7 @@ def _step(
     *,
     is_trial: bool,
 ) -> int:
-    """The step that a reference means, of those that have a complete checkpoint."""
+    """Return the step that a reference means, among those with a complete checkpoint."""
     number = reference.number
     if number is not None:
         if number not in steps:

@@ -1,6 +1,6 @@
-"""The port of faces beyond a cluster's workloads: names, pods, output, and whether anybody looks after it.
+"""The port of the command line and the Python API, beyond the workloads of a cluster: names, pods, output, attendance.
 
-The command line and the Python API speak to this alone; which cluster is behind it is chosen once.
+The command line and the Python API use this port alone; the cluster behind it is chosen once.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A spec in a cluster's own terms, before it is admitted.
+    """A spec resolved for a cluster, before admission.
 
     Attributes:
-        directory: The one whose files are taken along; None when the pods need none or see it as it is.
-        taken: What is taken along, as a sentence; None for nothing.
-        notes: What was chosen, one sentence each.
+        directory: The directory whose files are packed; None when the pods need none or see it directly.
+        taken: A sentence that names the packed files; None for none.
+        notes: Choices that were made, one sentence each.
     """
 
     spec: Training
@@ -49,10 +49,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCheckpoints:
-    """Checkpoints that a run has in a directory of its own, which go when it is deleted.
+    """Checkpoints in a directory of the run itself, which are deleted with the run.
 
     Attributes:
-        steps: Of those that are complete, rising.
+        steps: Steps of the complete ones, ascending.
     """
 
     place: str
@@ -61,17 +61,17 @@ class OwnCheckpoints:
 
 
 class ClusterClient(WorkloadStore, Protocol):
-    """A cluster as people meet it. What reads works without anybody looking after the cluster.
+    """The user's view of a cluster. Read calls work even while no control loop is running.
 
-    It changes no pod and carries out no plan, which a loop with rights of its own does.
+    It changes no pod and carries out no plan; a control loop with rights of its own does that.
     """
 
     def snapshot(self) -> Snapshot:
-        """Take a snapshot as a loop would see it, to plan with; as ``Cluster.snapshot``."""
+        """Take a snapshot as a control loop would see it, for planning; as ``Cluster.snapshot``."""
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something has changed, or after the timeout; as ``Cluster.wait``."""
+        """Return after a change or the timeout; as ``Cluster.wait``."""
         ...
 
     @property
@@ -80,51 +80,51 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
-        """Return the address of an endpoint; None while it has none, or where it is over."""
+        """Return the URL of an endpoint; None while it has none, and once the endpoint is over."""
         ...
 
     def has_gateway(self) -> bool:
-        """Return whether requests for endpoints go through a gateway here; True where that cannot be told."""
+        """Return whether requests to endpoints go through a gateway here; True where that is unknown."""
         ...
 
     def engine_problem(self, engine: EndpointEngine) -> str | None:
-        """Return why an engine cannot serve an endpoint here, as a clause; None where it may."""
+        """Return the reason, as a clause, why an engine cannot serve an endpoint here; None if it can."""
         ...
 
     def access_keys(self) -> tuple[AccessKey, ...]:
-        """Return the keys by which teams may ask endpoints, as far as this face shows teams."""
+        """Return the access keys of teams for endpoints, as far as this client shows teams."""
         ...
 
     def add_access_key(self, key: AccessKey) -> None:
-        """Keep a key.
+        """Store a key.
 
         Raises:
-            Conflict: The team has one of that name.
+            Conflict: The team already has a key of that name.
         """
         ...
 
     def remove_access_key(self, team: str, name: str) -> None:
-        """Keep a key no longer.
+        """Delete a key.
 
         Raises:
-            NotFound: The team has none of that name.
+            NotFound: The team has no key of that name.
         """
         ...
 
     def in_its_team(self, spec: Spec) -> Spec:
-        """The spec with the team under which this cluster keeps it.
+        """Return the spec with the team under which this cluster stores it.
 
         Raises:
-            Conflict: The team that it names is not the one that is meant.
+            Conflict: The spec names a team other than the selected one.
         """
         ...
 
     def prepare(self, spec: Training, directory: Path | None) -> Prepared:
-        """The spec as this cluster would keep it; nothing is sent.
+        """Return the spec as this cluster would store it; nothing is sent.
 
         Args:
-            directory: Of the spec file, to which a relative ``workdir`` is relative; None for a run that is there and
-                keeps its files.
+            directory: Directory of the spec file, to which a relative ``workdir`` is relative; None for an existing
+                run, which keeps its files.
 
         Raises:
             Conflict: The working directory or the team cannot be honoured.
@@ -134,10 +134,10 @@ class ClusterClient(WorkloadStore, Protocol):
     def launch(
         self, spec: Spec, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
     ) -> Workload[Spec]:
-        """Submit an admitted spec with its files, and see that somebody looks after it.
+        """Submit an admitted spec with its files, and ensure that a control loop attends to it.
 
         Args:
-            environ: What the program inherits, where it inherits anything; by default our own.
+            environ: Environment that the program inherits, where it inherits any; by default that of this process.
 
         Raises:
             NameTaken: An unfinished workload of that team has the name.
@@ -157,7 +157,7 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
-        """Give a run that is there another admitted spec, and the files of a directory as they are now.
+        """Replace the spec of an existing run by another admitted one, with the current files of a directory.
 
         Raises:
             NotFound, Conflict: As ``update``.
@@ -165,85 +165,84 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
-        """Return whether a workload has the files that are in a directory now; True where it sees the directory
-        itself."""
+        """Return whether a workload has the current files of a directory; True where it sees the directory directly."""
         ...
 
     def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
-        """Those that go when the workload is deleted; None where its checkpoints are not this cluster's to remove."""
+        """Return the checkpoints that are deleted with the workload; None where this cluster does not remove them."""
         ...
 
     @property
     def account(self) -> str:
-        """The owner of the nodes that costs are of, by a name that bills may have."""
+        """Return the owner of the nodes, by the name that bills use."""
         ...
 
     def costs(self, by: Grouping, *, since: float, until: float, daily: bool = False) -> Statement[Payer]:
-        """The bills of nodes within a window, and who pays which part; of each day by itself if ``daily``.
+        """Return the bills of nodes within a window, divided among payers; separately for each day if ``daily``.
 
-        The lines sum to the bills. A cluster that keeps costs by day counts whole days.
+        The lines sum to the bills. A cluster that stores costs by day counts whole days.
         """
         ...
 
     def holders(self) -> Mapping[str, Holder]:
-        """Runs that are charged, by uid, also those that were deleted since; those of the latest ``costs`` at least."""
+        """Return charged runs by uid, deleted ones included; at least those of the latest ``costs``."""
         ...
 
     def cost_of(self, workload: Workload) -> int | None:
-        """Micro-dollars of a workload so far; None where no price of what it held is known."""
+        """Return the cost of a workload so far in micro-dollars; None if no price is known for what it held."""
         ...
 
     def goodput_of(self, workload: Workload) -> Goodput | None:
-        """Return where the time of a workload went so far; None where nobody keeps that."""
+        """Return the useful and lost time of a workload so far; None where it is not recorded."""
         ...
 
     def teams(self) -> tuple[Team, ...]:
-        """Return the teams that somebody described; none where we may not read them."""
+        """Return the described teams; empty without the right to read them."""
         ...
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that there are, held by others or not."""
+        """Return the nodes of the cluster, in use or not."""
         ...
 
     def get(self, uid: str) -> AnyWorkload:
-        """One workload.
+        """Return one workload.
 
         Raises:
-            NotFound: No such workload, or not any more.
+            NotFound: No such workload, or it was deleted.
         """
         ...
 
     def find(self, name: str, team: str | None = None) -> AnyWorkload:
-        """The unfinished or else newest workload of that name; a uid, or the unique beginning of one, serves as well.
+        """Return the unfinished or else newest workload of a name; a uid, or its unique prefix, serves as well.
 
         Raises:
-            NotFound: Nothing of that name; near names are told.
-            Conflict: Several are meant.
+            NotFound: No workload has that name; the message lists similar names.
+            Conflict: Several workloads match.
         """
         ...
 
     def unfinished(self, team: str | None = None) -> tuple[AnyWorkload, ...]:
-        """Workloads that are not over, oldest first; None for the team or teams that this face shows."""
+        """Return unfinished workloads, oldest first; None for the team or teams that this client shows."""
         ...
 
     def select(self, selection: Selection, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
-        """Workloads that match, of those that this face shows; newest first."""
+        """Return the matching workloads among those that this client shows, newest first."""
         ...
 
     def names(self) -> tuple[str, ...]:
-        """Names of all workloads that this face shows, newest first."""
+        """Return the names of all workloads that this client shows, newest first."""
         ...
 
     def finished_names(self, team: str) -> frozenset[str]:
-        """Names that a new workload of the team is not to have, because workloads that are over have them."""
+        """Return names that a new workload of the team must not take, since finished workloads have them."""
         ...
 
     def history(self) -> tuple[tuple[AnyWorkload, ...], tuple[EventRecord, ...]]:
-        """Workloads of all teams that we may look at, over or not, and what remains of their events."""
+        """Return the workloads of all teams that the user may read, finished ones included, with remaining events."""
         ...
 
     def pods(self, uid: str) -> tuple[Pod, ...]:
-        """All pods of a workload that are known, in order of attempt and index."""
+        """Return all known pods of a workload, in order of attempt and index."""
         ...
 
     def logs(
@@ -255,27 +254,27 @@ class ClusterClient(WorkloadStore, Protocol):
         stop: Callable[[], bool] | None = None,
         watermark: Watermark | None = None,
     ) -> Iterator[LogLine]:
-        """Output in order of attempts and time; following ends when the workload is final and all was read.
+        """Yield output in order of attempts and time; following ends once the workload is final and its output read.
 
-        What is not there any more is told by a line of the stream ``f`` in its place.
+        A line of the stream ``f`` stands in the place of output that was dropped.
 
         Args:
-            query: Which lines; those that are there are read as they are asked for.
-            stop: Whether to end now, while following.
-            watermark: Kept up to date while following.
+            query: Selects lines; lines are read lazily, as the caller consumes them.
+            stop: Polled while following; True ends it.
+            watermark: Updated while following.
         """
         ...
 
     def series(self, uid: str) -> Mapping[str, tuple[Point, ...]]:
-        """Metrics of a workload over time, by name; none of what is gone with the pods that told it."""
+        """Return the metrics of a workload over time, by name; without those lost with the pods that reported them."""
         ...
 
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
-        """List the output of a workload that is not there any more, as far as that can be told at once."""
+        """Return the dropped output of a workload, as far as that is known without reading it all."""
         ...
 
     def code(self, uid: str) -> KeptCode:
-        """Return what is kept of a workload's code, and what it ran with.
+        """Return the stored code of a workload and the environment it ran with.
 
         Raises:
             NotFound: No such workload.
@@ -283,32 +282,31 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def where(self, workload: AnyWorkload) -> str:
-        """Tell where a workload is, as the end of a sentence with a blank before it; nothing for the only place there
-        is."""
+        """Return the place of a workload as the end of a sentence, with a leading blank; empty if there is only one."""
         ...
 
     def named(self, *workloads: AnyWorkload) -> str:
-        """The workloads as arguments of a command that means this cluster."""
+        """Return the workloads as command-line arguments that select this cluster."""
         ...
 
     def kept_at(self, workload: AnyWorkload) -> str:
-        """Tell where what is kept of a workload can be looked at by hand."""
+        """Return the place in which a user can inspect by hand what is stored of a workload."""
         ...
 
     def space_of(self, workload: AnyWorkload) -> int | None:
-        """Bytes on disk that go with a workload when it is deleted; None where that is not this face's to know."""
+        """Return the bytes on disk that are freed when the workload is deleted; None where this client cannot know."""
         ...
 
     def forget(self, workloads: Sequence[AnyWorkload]) -> tuple[bool, ...]:
-        """Remove workloads that are over and all that is kept of them; False for what is not as given: it stays."""
+        """Delete finished workloads with all their data; False for each that has changed since, which stays."""
         ...
 
     def sweep(self) -> None:
-        """Remove what is left of workloads whose removal was cut short."""
+        """Delete the remains of workloads whose deletion was interrupted."""
         ...
 
     def keeps(self) -> Retention:
-        """Tell what is kept of ended workloads without anybody asking; nothing said where this face cannot tell.
+        """Return the automatic retention of finished workloads; all unset where this client does not know.
 
         Raises:
             ClusterError: The setting cannot be read.
@@ -316,21 +314,21 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def nudge(self) -> None:
-        """Let whoever looks after the cluster look now, and start one where that is ours to do. Returns at once."""
+        """Trigger a pass of the control loop, and start a loop where this client does so. Returns at once."""
         ...
 
     def unattended(self) -> str | None:
-        """That nobody looks after the cluster, and what to do; None if somebody does, or when it cannot be told."""
+        """Return a warning that no control loop is running, with a remedy; None if one is, or if that is unknown."""
         ...
 
     def trouble(self) -> str | None:
-        """Tell why what is shown now may be old, such as an outage; None while all is well."""
+        """Return the reason why shown data may be stale, such as an outage; None without one."""
         ...
 
     def another(self) -> ClusterClient:
-        """The same cluster for another thread."""
+        """Return a client of the same cluster for another thread."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...

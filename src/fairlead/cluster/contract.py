@@ -1,4 +1,4 @@
-"""The variables that the processes of a run find, the same on every cluster. A pure function of run and pod."""
+"""Builds the environment variables of the processes of a run, the same on every cluster. Pure; no I/O."""
 
 import json
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 
-# What a program is told of the split of its run, as `runtime/parallelism/split.py` reads it.
+# The parts of the split of a run that its program receives, as `runtime/parallelism/split.py` reads them.
 PARALLEL_PARTS = ("choose", "data", "shard", "tensor", "pipeline", "micro_batch", "recompute", "batch")
 
 
@@ -30,14 +30,14 @@ def environment(
     hosts: str,
     listen: str = "127.0.0.1",
 ) -> dict[str, str]:
-    """Make the variables that all ranks of a pod share; each rank's own numbers are added where it is started.
+    """Return the variables that all ranks of a pod share; each rank's own numbers are added where it is started.
 
     Args:
-        index: Of the pod in its gang, from 0.
+        index: Index of the pod in its gang, from 0.
         checkpoint_to: Place of this run's checkpoints; None for none.
-        master: Host of rank 0 and the port of the rendezvous; the port above it is for agreements among ranks. A
+        master: Host of rank 0 and the port of the rendezvous; the port above it serves agreements among ranks. A
             replica of an endpoint listens on that port.
-        hosts: Host of each pod, with ``{}`` for its index where they are several.
+        hosts: Host of each pod, with ``{}`` for its index where there are several.
         listen: Address on which a replica of an endpoint listens.
     """
     spec = workload.gang
@@ -80,17 +80,17 @@ def environment(
 
 
 def num_ports(workload: Workload) -> int:
-    """Return how many ports a start of the run needs where all its pods have one host, from the master's upwards."""
+    """Return the number of ports, from the master's upwards, that an attempt needs if all its pods share one host."""
     framework = workload.spec.framework
     if framework in LISTING:
         return FIRST_PORT + workload.gang.world_size
     if framework is Framework.RAY:
-        return FIRST_PORT + 2  # Ray's, and that of the door beside it
+        return FIRST_PORT + 2  # Ray's, and the one at which the first pod admits the others
     return FIRST_PORT + (framework in (Framework.JAX, Framework.XGBOOST, Framework.MPI))
 
 
 def _replica(spec: "Replica", pod_uid: str, listen: str, port: int) -> dict[str, str]:
-    """Make the variables of an endpoint's server: where it is to listen, and what it is to serve."""
+    """Return the variables of an endpoint's server: its listening address and what it serves."""
     return {
         "HOST": listen,
         "PORT": str(port),
@@ -106,7 +106,7 @@ def _replica(spec: "Replica", pod_uid: str, listen: str, port: int) -> dict[str,
 
 
 def _rendezvous(workload: Workload, attempt: int, index: int, host: str, port: int) -> dict[str, str]:
-    """Make torchrun's variables; programs take themselves for one of several ranks by them, even where there is one."""
+    """Return torchrun's variables, by which a program runs as one of several ranks, even if there is only one."""
     spec = workload.gang
     return {
         "WORLD_SIZE": str(spec.world_size),
@@ -129,7 +129,7 @@ def _rendezvous(workload: Workload, attempt: int, index: int, host: str, port: i
 def _of_framework(
     workload: Workload, framework: Framework, host: str, port: int, hosts: str, run_dir: str
 ) -> dict[str, str]:
-    """Make the variables of the run's framework that its ranks share; `runtime/rendezvous.py` has the others."""
+    """Return the framework's variables that all ranks share; `runtime/rendezvous.py` adds those of each rank."""
     spec = workload.gang
     ranks, first = str(spec.world_size), port + FIRST_PORT
     env = {"FAIRLEAD_FRAMEWORK": framework.value}
@@ -139,7 +139,7 @@ def _of_framework(
         env |= {
             "JAX_COORDINATOR_ADDRESS": f"{host}:{first}",
             "JAX_NUM_PROCESSES": ranks,
-            # By these two it takes the ranks for processes of Open MPI, and asks no cluster about them.
+            # By these two JAX takes the ranks for processes of Open MPI, and asks no cluster about them.
             "OMPI_MCA_orte_hnp_uri": "fairlead",
             "OMPI_COMM_WORLD_SIZE": ranks,
         }
@@ -165,7 +165,7 @@ def _of_framework(
 
 
 def _of_ray(workload: Workload, host: str, port: int, run_dir: str) -> dict[str, str]:
-    """Make the variables of a Ray cluster: where it is, who may use it, and what each pod gives to it."""
+    """Return the variables of a Ray cluster: its address, its authentication, and the resources of each pod."""
     resources, given = workload.gang.resources, workload.gang.env
     node = {"num-gpus": 0 if resources.gpu is None else resources.gpu.num_devices}
     if resources.cpu_milli is not None:
@@ -174,11 +174,11 @@ def _of_ray(workload: Workload, host: str, port: int, run_dir: str) -> dict[str,
         node["object-store-memory"] = max(OBJECT_STORE_LEAST_BYTES, resources.memory_bytes * 3 // 10)
     env = {"RAY_ADDRESS": f"{host}:{port}", "FAIRLEAD_RAY_NODE": json.dumps(node)}
     if host == LOOPBACK:
-        # Ray takes another address of the machine for it otherwise.
+        # Otherwise Ray uses another address of the machine.
         env["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     if "RAY_AUTH_MODE" not in given:
-        # Whoever reaches a cluster without a token runs code in it. Here that is whoever is on the machine; pods are
-        # reached by those of their run alone.
+        # A client that reaches a cluster without a token can run code in it. Here that is every user of the machine;
+        # pods are reachable only from pods of their run.
         env["RAY_AUTH_MODE"] = "token" if host == LOOPBACK else "disabled"
         if host == LOOPBACK:
             env["RAY_AUTH_TOKEN_PATH"] = f"{run_dir}/ray-token"

@@ -1,4 +1,4 @@
-"""A statement as rows, one for each payer: the same figures for every face."""
+"""Renders a statement as rows, one per payer, with the same figures in every output format."""
 
 from collections import defaultdict
 from typing import Any
@@ -9,7 +9,7 @@ from fairlead.ledger.usage import HOUR_MS, WHOLE
 
 
 def cost_rows(found: Statement[Payer], by: Grouping) -> list[dict[str, Any]]:
-    """A row for each payer, dearest first, days in their order; who pays for what nobody held comes last."""
+    """Return a row per payer, highest cost first, days in order; the row for idle capacity comes last."""
     lines: defaultdict[Payer, list[Line[Payer]]] = defaultdict(list)
     for line in found.lines:
         lines[line.key].append(line)

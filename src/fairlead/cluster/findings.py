@@ -1,15 +1,15 @@
-"""A finding of somebody who looked: a value that a person reads and a program can count."""
+"""A finding of a check: readable by a person and countable by a program."""
 
 from fairlead.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        ok: Nothing that would get in the way.
-        remedy: What to do about it, a command where there is one; on an ``ok`` finding what would make more possible.
+        ok: True if nothing stands in the way.
+        remedy: A fix, as a command where there is one; for an ``ok`` finding, a way to make more possible.
     """
 
     what: str

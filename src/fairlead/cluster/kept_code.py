@@ -1,4 +1,4 @@
-"""The code of a run as people look at it afterwards: its files, its commit, and what it ran with."""
+"""The stored code of a run: its files, its commit, and the environment it ran with."""
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ MOST_LINES = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFile:
-    """One file; its digest differs where its content does, and serves nothing else."""
+    """A stored file; its digest identifies the content and serves no other purpose."""
 
     path: str
     size: int
@@ -22,19 +22,19 @@ class KeptFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCode:
-    """All that is known of it.
+    """All that is stored of a run's code.
 
     Attributes:
-        at: When it was kept, in Unix seconds; None where that is the run's submission.
-        workdir: Where the files are from; None where that is not known.
-        files: None where none are kept, or they cannot be read.
-        why: Why there are none; None where there are.
-        left_out: Paths that were left where they are, for their size or number.
-        edited: Paths that differ in the working directory now; None where that cannot be told.
-        git: ``commit``, ``branch`` and ``dirty``; None where git had no say.
-        diff: Of the working directory against the commit, as git shows it; bounded.
-        environment: What the newest attempt ran with: machine, GPUs, Python and its packages; None where unknown.
-        read: The content of a file by its path; None when it is not there any more.
+        at: Unix time at which it was stored; None where that is the run's submission.
+        workdir: Directory of origin of the files; None where unknown.
+        files: None where none are stored, or they cannot be read.
+        why: The reason why there are none; None where there are.
+        left_out: Paths that were not stored because of their size or number.
+        edited: Paths that differ in the working directory now; None where unknown.
+        git: ``commit``, ``branch`` and ``dirty``; None outside of a git repository.
+        diff: Diff of the working directory against the commit, as git shows it; bounded.
+        environment: Environment of the newest attempt: machine, GPUs, Python and its packages; None where unknown.
+        read: Returns the content of a file by its path; None when it no longer exists.
     """
 
     at: float | None = None
@@ -49,7 +49,7 @@ class KeptCode:
     read: Callable[[str], bytes | None] = field(repr=False, compare=False, default=lambda _: None)
 
     def told(self) -> dict[str, Any]:
-        """As an object for programs."""
+        """Return the data as a JSON object."""
         files = None
         if self.files is not None:
             files = [
@@ -69,7 +69,7 @@ class KeptCode:
 
 
 def file_differences(old: KeptCode, new: KeptCode) -> Iterator[str]:
-    """The lines of a unified diff of all files; of those that are no text, that they differ."""
+    """Yield the lines of a unified diff of all files; for binary files, a line that they differ."""
     before = {file.path: file for file in old.files or ()}
     after = {file.path: file for file in new.files or ()}
     for path in sorted({*before, *after}):
@@ -87,7 +87,7 @@ def file_differences(old: KeptCode, new: KeptCode) -> Iterator[str]:
 
 
 def package_differences(old: KeptCode, new: KeptCode) -> list[str]:
-    """Python and its packages, one line for each that differs; nothing where one of both is not known."""
+    """Return a line per difference in Python or its packages; empty if either environment is unknown."""
     pythons = [((code.environment or {}).get("python") or {}) for code in (old, new)]
     if not all(pythons):
         return []
@@ -101,7 +101,7 @@ def package_differences(old: KeptCode, new: KeptCode) -> list[str]:
 
 
 def _lines(code: KeptCode, path: str) -> list[str] | None:
-    """The lines of a file; None when it is no text, or not there any more."""
+    """Return the lines of a file; None when it is binary, too long, or no longer exists."""
     content = code.read(path)
     if content is None or b"\0" in content[:8192]:
         return None

@@ -1,4 +1,4 @@
-"""The tables of the ledger, in the words of SQLite, apart from what reads and writes them."""
+"""The tables of the ledger in the SQL of SQLite, apart from the code that reads and writes them."""
 
 LEDGER_SCHEMA = """
 CREATE TABLE IF NOT EXISTS prices (

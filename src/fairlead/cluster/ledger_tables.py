@@ -1,11 +1,11 @@
-"""Keeps what was used and what it costs, in a cluster's database. Its callers bring the transactions.
+"""Stores usage and costs in a cluster's database. The callers manage transactions.
 
-A pod that ends adds its intervals in the transaction in which it ends, cut at midnight UTC; a pod that lives is charged
-as its row says. So nothing is counted twice or lost, whoever dies when. Sums of each day stand beside the intervals, so
-that a month is added up in milliseconds.
+A pod that terminates adds its intervals, cut at midnight UTC, in the same transaction; a live pod is charged from its
+own row. So a crash at any time neither counts usage twice nor loses any. Daily sums are stored beside the intervals, so
+that a month is summed up in milliseconds.
 
-The statements are of SQLite, and of PostgreSQL after ``fairlead.cluster.postgres`` has translated them: ``min`` and
-``max`` are of two values here, never of rows.
+The statements are SQLite's; ``fairlead.cluster.postgres`` translates them to PostgreSQL: ``min`` and ``max`` take two
+values here and never aggregate rows.
 """
 
 from collections import defaultdict
@@ -27,12 +27,12 @@ from fairlead.state.snapshot import Pod, Progress, Spending
 
 INTERVAL = 'u.node, u.use, u.start_ms, u.end_ms, u.share, h.uid, h.run, h.team, h.model, h.project, h."user"'
 MODEL_LABEL = "model"
-# Who pays: the words of a row, or None where that is nobody. Of daily rows the day comes first.
+# The payer: the words of a row, or None for idle capacity without a payer. In daily rows the day comes first.
 Payer = tuple[str, ...] | None
 
 
 class Grouping(StrEnum):
-    """By what a listing of costs has its rows; an account is a project of a team, as budgets have them."""
+    """The key by which a listing of costs is grouped; an account is a project of a team, as in budgets."""
 
     RUN = "run"
     MODEL = "model"
@@ -46,7 +46,7 @@ class Grouping(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """From a time on an hour of a node costs so many micro-dollars; None for nothing known. ``source`` says why."""
+    """The price of an hour of a node in micro-dollars from a time on; None where unknown. ``source`` is its origin."""
 
     node: str
     from_ms: int
@@ -66,7 +66,7 @@ class Rows(Protocol):
 
 
 class Database(Protocol):
-    """The part of a connection that is used: SQLite's has it, and ``fairlead.cluster.postgres`` has the same."""
+    """The part of a database connection in use; SQLite's and that of ``fairlead.cluster.postgres`` both provide it."""
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows: ...
 
@@ -74,7 +74,7 @@ class Database(Protocol):
 
 
 def holder_of(uid: str, spec: Training, user: str = "") -> Holder:
-    """The run as bills name it."""
+    """Return the run as bills name it."""
     return Holder(
         uid=uid,
         run=spec.name,
@@ -93,7 +93,7 @@ def intervals_of(
     share: int,
     idle_ms: Mapping[int, int] | None = None,
 ) -> list[Interval]:
-    """Divide what a pod held up to an end, by use; ``idle_ms`` as in ``activity``."""
+    """Divide what a pod held up to an end into intervals by use; ``idle_ms`` as in ``activity``."""
     return [
         Interval(node=pod.node, holder=holder, use=use, start_ms=start, end_ms=end, share=share)
         for use, start, end in activity(pod, progress, end_ms, idle_ms)
@@ -101,7 +101,7 @@ def intervals_of(
 
 
 def idle_hours(start_ms: int, end_ms: int, busy: float) -> Iterator[tuple[int, int]]:
-    """Yield hours since 1970 with the milliseconds of them for which something was idle that was so busy."""
+    """Yield hours since 1970 with their idle milliseconds, given the busy share of a span."""
     for hour in range(start_ms // HOUR_MS, -(-end_ms // HOUR_MS)):
         length_ms = min(end_ms, (hour + 1) * HOUR_MS) - max(start_ms, hour * HOUR_MS)
         idle_ms = round((1.0 - min(max(busy, 0.0), 1.0)) * length_ms)
@@ -110,7 +110,7 @@ def idle_hours(start_ms: int, end_ms: int, busy: float) -> Iterator[tuple[int, i
 
 
 class LedgerTables:
-    """The tables, through a connection that somebody else holds."""
+    """The tables of the ledger, on a connection that the caller owns."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -120,7 +120,7 @@ class LedgerTables:
             self._db.execute(statement)
 
     def add(self, intervals: Iterable[Interval]) -> None:
-        """Add intervals of runs, and to the sums of their days."""
+        """Add intervals of runs, also to the daily sums."""
         known: dict[Holder, int] = {}
         rows, sums = [], defaultdict[tuple[object, ...], int](int)
         for whole in intervals:
@@ -141,7 +141,7 @@ class LedgerTables:
         )
 
     def add_idle(self, pod: str, start_ms: int, end_ms: int, busy: float) -> None:
-        """Keep how busy what a pod holds was measured to be in a time, which no other measurement covers."""
+        """Record how busy a pod's resources were in a span; spans of a pod must not overlap."""
         self._db.executemany(
             "INSERT INTO idle_hours VALUES (?, ?, ?) ON CONFLICT (pod, hour) "
             "DO UPDATE SET idle_ms = idle_hours.idle_ms + excluded.idle_ms",
@@ -149,16 +149,16 @@ class LedgerTables:
         )
 
     def idle_of(self, pod: str) -> dict[int, int]:
-        """Return for how long what a pod holds was idle, by hour, as ``activity`` takes it; of one that is open."""
+        """Return the idle milliseconds of an uncharged pod by hour, as ``activity`` takes them."""
         rows = self._db.execute("SELECT hour, idle_ms FROM idle_hours WHERE pod = ?", (pod,)).fetchall()
         return {int(hour): int(idle_ms) for hour, idle_ms in rows}
 
     def forget_idle(self, pod: str) -> None:
-        """Forget what was measured of a pod that is charged."""
+        """Delete the idle measurements of a pod that is charged."""
         self._db.execute("DELETE FROM idle_hours WHERE pod = ?", (pod,))
 
     def set_price(self, price: Price) -> None:
-        """Keep a price; one from the same moment is replaced."""
+        """Store a price, replacing one from the same moment."""
         self._db.execute(
             "INSERT INTO prices VALUES (?, ?, ?, ?) "
             "ON CONFLICT (node, from_ms) DO UPDATE SET rate = excluded.rate, source = excluded.source",
@@ -166,19 +166,19 @@ class LedgerTables:
         )
 
     def prices(self) -> tuple[Price, ...]:
-        """All that were ever set, by node and time."""
+        """Return all prices ever set, by node and time."""
         rows = self._db.execute("SELECT node, from_ms, rate, source FROM prices ORDER BY node, from_ms").fetchall()
         return tuple(Price(node=row[0], from_ms=row[1], rate=row[2], source=row[3]) for row in rows)
 
     def price_changes(self) -> dict[str, list[PriceChange]]:
-        """The same by node."""
+        """Return all price changes by node."""
         changes = defaultdict[str, list[PriceChange]](list)
         for price in self.prices():
             changes[price.node].append(PriceChange(price.from_ms, price.rate))
         return dict(changes)
 
     def rate_at(self, node: str, at_ms: int) -> int | None:
-        """Micro-dollars for an hour of a node at a time; None when nobody says."""
+        """Return micro-dollars for an hour of a node at a time; None where unknown."""
         row = self._db.execute(
             "SELECT rate FROM prices WHERE node = ? AND from_ms <= ? ORDER BY from_ms DESC LIMIT 1", (node, at_ms)
         ).fetchone()
@@ -187,10 +187,10 @@ class LedgerTables:
     def stretches(
         self, by: Grouping, start_ms: int, end_ms: int, live: Sequence[Interval], *, daily: bool = False
     ) -> list[Stretch[Payer]]:
-        """List what was held within a window, for each node and price; with what pods hold that still live.
+        """Return what was held within a window, per node and price, with the intervals of live pods.
 
         Args:
-            daily: Each row for each day by itself, UTC.
+            daily: Separate rows for each day, UTC.
         """
         daily = daily or by is Grouping.DAY
         found = []
@@ -209,7 +209,7 @@ class LedgerTables:
         return found
 
     def holders(self) -> dict[str, Holder]:
-        """Those that are charged, by uid; the newest of each."""
+        """Return the newest record of each charged run, by uid."""
         rows = self._db.execute('SELECT uid, run, team, model, project, "user" FROM holders ORDER BY id').fetchall()
         return {
             row[0]: Holder(uid=row[0], run=row[1], team=row[2], model=row[3], project=row[4], user=row[5])
@@ -217,20 +217,20 @@ class LedgerTables:
         }
 
     def is_told(self, account: str, month: str, percent: int) -> bool:
-        """Return whether that much of a budget, or more, was told of this month."""
+        """Return whether a notice of that percentage of a budget, or a higher one, was recorded in this month."""
         row = self._db.execute(
             "SELECT 1 FROM budget_notices WHERE team = ? AND month = ? AND percent >= ?", (account, month, percent)
         ).fetchone()
         return row is not None
 
     def note_told(self, account: str, month: str, percent: int) -> None:
-        """Note that so much of a budget was told of."""
+        """Record a notice of that percentage of a budget."""
         self._db.execute(
             "INSERT INTO budget_notices VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (account, month, percent)
         )
 
     def spans(self, start_ms: int, end_ms: int) -> list[tuple[str, int, int]]:
-        """Nodes with beginnings and ends of what was held of them within a window, of what is over."""
+        """Return nodes with the beginning and end of each recorded interval within a window, terminated pods only."""
         rows = self._db.execute(
             "SELECT node, max(start_ms, :low), min(end_ms, :high) FROM usage WHERE end_ms > :low AND start_ms < :high "
             "AND day BETWEEN :first AND :last AND share > 0",
@@ -239,14 +239,14 @@ class LedgerTables:
         return [(str(node), int(start), int(end)) for node, start, end in rows]
 
     def of_run(self, uid: str) -> list[Interval]:
-        """List what the pods of a run held that are over."""
+        """Return the intervals of the terminated pods of a run."""
         rows = self._db.execute(
             f"SELECT {INTERVAL} FROM holders h JOIN usage u ON u.holder = h.id WHERE h.uid = ?", (uid,)
         ).fetchall()
         return _intervals(rows)
 
     def of_day(self, day: int) -> list[Interval]:
-        """Read what all pods held on a day that are over; days are counted from 1970, UTC."""
+        """Return the intervals of all terminated pods on a day; days are counted from 1970, UTC."""
         rows = self._db.execute(
             f"SELECT {INTERVAL} FROM usage u JOIN holders h ON h.id = u.holder WHERE u.day = ?", (day,)
         ).fetchall()
@@ -267,13 +267,13 @@ class LedgerTables:
         return int(found[0])
 
     def _held(self, by: Grouping, node: str, low: int, high: int) -> list[tuple[tuple[str, ...], Use, int]]:
-        """Sums by payer and use of what is over, within bounds."""
+        """Return sums by payer and use of recorded intervals, within bounds."""
         named = {
             Grouping.RUN: ("h.run", "h.uid"), Grouping.POOL: (":node",), Grouping.DAY: (),
             Grouping.ACCOUNT: ("h.team || '/' || h.project",),
         }  # fmt: skip
         columns = ", ".join((*named.get(by, (f'h."{by}"',)), "use"))
-        # By number first: words are slow to group by.
+        # Group by the numeric id first: grouping by text is slow.
         pieces = (
             f"SELECT {columns}, unit_ms FROM (SELECT holder, use, "
             "sum((min(end_ms, :high) - max(start_ms, :low)) * share) AS unit_ms FROM usage "
@@ -285,7 +285,7 @@ class LedgerTables:
         if by is Grouping.RUN or not whole:
             queries = [(pieces, first, last)]
         else:
-            # Days that are whole are added up already; those at the edges are looked at one by one.
+            # Whole days have sums already; the days at the edges are summed up from intervals.
             days = {Grouping.POOL: ["node"], Grouping.DAY: [], Grouping.ACCOUNT: ["team || '/' || project"]}
             group = ", ".join([*days.get(by, [f'"{by}"']), "use"])
             sums = (
@@ -326,7 +326,7 @@ def _by_day(interval: Interval) -> list[tuple[int, Interval]]:
 
 
 def _days(start_ms: int, end_ms: int) -> list[tuple[int, int]]:
-    """A time cut at each midnight, UTC."""
+    """Split a span at each midnight, UTC."""
     cuts = [start_ms, *range((start_ms // DAY_MS + 1) * DAY_MS, end_ms, DAY_MS), end_ms]
     return [(low, high) for low, high in pairwise(cuts) if low < high]
 
@@ -346,7 +346,7 @@ def _payer(by: Grouping, interval: Interval) -> tuple[str, ...]:
 
 
 def month_of(now: float) -> tuple[str, float]:
-    """The calendar month, UTC, and its beginning as a Unix time."""
+    """Return the calendar month, UTC, and its beginning as a Unix time."""
     first = datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return first.strftime("%Y-%m"), first.timestamp()
 

@@ -1,4 +1,4 @@
-"""Workloads a page at a time: which ones, and from where on."""
+"""Selects workloads a page at a time."""
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """A place in the order of a listing: that of the last workload of the page before."""
+    """A position in a listing: that of the last workload of the previous page."""
 
     created_at: float
     uid: str
@@ -21,17 +21,17 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A page of workloads, newest first.
+    """A request for a page of workloads, newest first.
 
     Attributes:
-        is_over: Whether they are over; None for both.
-        text: Only those in whose names it is, capitals or not; nothing for all.
+        is_over: True for finished workloads, False for unfinished ones; None for both.
+        text: Only those whose names contain it, ignoring case; empty for all.
         phases: Only those in any of these; empty for all.
         team: Only this team's; None for all.
         kind: Only workloads of this kind, such as ``Sweep``; None for all.
         top_only: Leave out those that a parent submitted.
-        after: The place behind which the page begins; None for the first one.
-        limit: At most so many, from 1.
+        after: The position after which the page begins; None for the first page.
+        limit: Maximum number of workloads, from 1.
     """
 
     is_over: bool | None = None
@@ -45,9 +45,9 @@ class Listing:
 
 
 def page_of(workloads: "Iterable[AnyWorkload]", listing: Listing) -> "tuple[AnyWorkload, ...]":
-    """Choose a page of workloads that are all at hand, newest first."""
+    """Choose a page out of all workloads, newest first."""
     found = [run for run in workloads if _is_meant(run, listing)]
-    # The order of a listing is that of its places, backwards.
+    # The order of a listing is the descending order of its positions.
     found.sort(key=_place_of, reverse=True)
     if listing.after is not None:
         found = [run for run in found if _place_of(run) < listing.after]
@@ -71,16 +71,16 @@ def _place_of(run: "AnyWorkload") -> Place:
 
 
 class PagedClient(ClusterClient, Protocol):
-    """A cluster whose workloads can be read a page at a time, however many it keeps."""
+    """A client that reads workloads a page at a time, whatever their number."""
 
     def page(self, listing: Listing) -> "tuple[AnyWorkload, ...]":
-        """The workloads of a page, newest first; reads not many more than it answers."""
+        """Return the workloads of a page, newest first; reads few more than it returns."""
         ...
 
     def num_kept(self) -> int:
-        """Count the workloads that are kept, over or not."""
+        """Count the stored workloads, finished ones included."""
         ...
 
     def num_unfinished(self) -> "Mapping[Phase, int]":
-        """Count the workloads that are not over, by phase; phases of none are missing."""
+        """Count the unfinished workloads by phase; phases without any are missing."""
         ...

@@ -1,4 +1,4 @@
-"""The port to versions of models, on this machine or of a cluster's namespace; and which version a reference means."""
+"""The port to versions of models, local or of a cluster's namespace, and the resolution of references to them."""
 
 import difflib
 from typing import Protocol
@@ -12,40 +12,40 @@ MOST_NAMED = 5
 
 
 class ModelVersions(Protocol):
-    """Keeps versions of models. Each method is carried out as a whole or not at all, whoever else is at it."""
+    """Stores versions of models. Each method is atomic, also under concurrent callers."""
 
     def models(self, name: str | None = None) -> tuple[ModelVersion, ...]:
-        """Versions of models, those of a name or all, by name and number."""
+        """Return versions of models, of one name or of all, by name and number."""
         ...
 
     def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
-        """Keep a new version, whose content is there; the version, and False where it was known already."""
+        """Store a new version, whose content already exists; return it, with False if it was known already."""
         ...
 
     def remove_model(self, version: ModelVersion) -> None:
-        """Remove a version, whose number is not given again.
+        """Remove a version; its number is not reused.
 
         Raises:
-            Conflict: It has a stage.
+            Conflict: The version has a stage.
         """
         ...
 
     def promote_model(self, version: ModelVersion, stage: str) -> ModelVersion:
-        """Give a version a stage, which no other of its name has from then on."""
+        """Give a version a stage, and take it from any other version of that name."""
         ...
 
     def named(self, *workloads: AnyWorkload) -> str:
-        """Return the words of a command line that mean these workloads, and this place."""
+        """Return the command-line arguments that select these workloads and this place."""
         ...
 
 
 def is_same(one: ModelVersion, other: ModelVersion) -> bool:
-    """Return whether two versions of a name have the same content from the same place."""
+    """Return whether two versions of a name have the same content and origin."""
     return (one.digest, one.lineage, one.metrics) == (other.digest, other.lineage, other.metrics)
 
 
 def find_version(there: ModelVersions, reference: ModelReference) -> ModelVersion:
-    """The version that a reference to a pushed model means now.
+    """Return the version to which a reference to a pushed model resolves now.
 
     Raises:
         NotFound: There is none.

@@ -1,4 +1,4 @@
-"""Names that nothing has."""
+"""The error for unknown names."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from fairlead.errors import NotFound
 
 
 def unknown(name: str, names: Sequence[str], *, where: str = "") -> NotFound:
-    """The error for a name, with those that are near.
+    """Return the error for an unknown name, with similar names.
 
     Args:
-        names: Of what there is, newest first.
-        where: Goes behind the name, such as " in the namespace 'vision'".
+        names: Existing names, newest first.
+        where: Follows the name, such as " in the namespace 'vision'".
     """
     import difflib
 

@@ -1,4 +1,4 @@
-"""The checkpoints of another run, from which one begins: where they are, and whether there are any."""
+"""Checks the checkpoints of another run, or of a place, from which a run is to start."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ def is_run_name(given: str) -> bool:
 
 
 def refuse_empty(spec: Training, place: str, run: Workload | None) -> None:
-    """Refuse a place without a complete checkpoint, as far as that can be seen from here: in a directory.
+    """Refuse a place without a complete checkpoint, as far as it can be checked from here: a directory.
 
     Args:
-        run: Whose place it is; None where a place was given.
+        run: The run whose place it is; None where a place was given.
 
     Raises:
-        Conflict: There is none.
+        Conflict: There is no complete checkpoint.
     """
     said = f"{spec.name}: checkpoint.from: "
     whose = f"the run {run.spec.name}" if run is not None else place
@@ -31,7 +31,7 @@ def refuse_empty(spec: Training, place: str, run: Workload | None) -> None:
         if run is not None:
             refuse_unsaved(spec, run)
         return
-    # Here and not above: whoever only tells names from places needs none of it.
+    # Imported here because callers that only tell names from places need none of it.
     from fairlead.runtime.checkpoint.directory import Directory
     from fairlead.runtime.errors import StoreUnavailable
 
@@ -49,10 +49,10 @@ def refuse_empty(spec: Training, place: str, run: Workload | None) -> None:
 
 
 def refuse_unsaved(spec: Training, run: Workload) -> None:
-    """Refuse a run that says of no checkpoint.
+    """Refuse a run that has reported no checkpoint.
 
     Raises:
-        Conflict: It does.
+        Conflict: The run has reported none.
     """
     if run.progress is None or run.progress.checkpoint_step is None:
         name = run.spec.name

@@ -1,4 +1,4 @@
-"""The output of runs: which lines are asked for, how far reading has come, and what was dropped. No I/O."""
+"""The output of runs: selection of lines, progress of a reader, and dropped output. No I/O."""
 
 import json
 import re
@@ -12,10 +12,10 @@ from fairlead.specs.quantities import format_size, parse_duration
 from fairlead.text.quantities import describe_memory, plural
 
 NOTE = "f"
-"""The stream of lines that Fairlead itself writes about output, such as how much of it was dropped."""
+"""The stream of lines that Fairlead itself writes about output, such as the amount that was dropped."""
 
 COUNTS = "c"
-"""The stream of lines in which a shim says how much was written before them; nobody else sees them."""
+"""The stream of lines in which a shim counts what was written before them; they are never shown."""
 
 Counts = Mapping[int, tuple[int, int]]
 """Lines and bytes of each rank; -1 is the set-up step."""
@@ -25,14 +25,14 @@ _CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d{1,6})?)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuery:
-    """A choice of lines of output. Notes about missing output come with them, whatever the pattern.
+    """A selection of lines of output. Notes about dropped output are included whatever the pattern.
 
     Attributes:
         ranks: Only these; None for all.
-        attempt: Only this start of the run, from 0; None for all.
+        attempt: Only this attempt of the run, from 0; None for all.
         since: Only lines from this Unix time on; None for the beginning.
         until: Only lines up to this Unix time; None for the end.
-        pattern: Only lines in which it is found; None for all.
+        pattern: Only lines that it matches anywhere; None for all.
         tail: Only the last so many of them; None for all.
     """
 
@@ -44,7 +44,7 @@ class LogQuery:
     tail: int | None = None
 
     def is_wanted(self, line: LogLine) -> bool:
-        """Return whether a line of the attempt is asked for, but for ``tail``."""
+        """Return whether a line of the attempt is selected, apart from ``tail``."""
         if self.ranks is not None and line.rank not in self.ranks and not (line.rank < 0 and line.stream == NOTE):
             return False
         if self.since is not None and line.at < self.since:
@@ -58,11 +58,11 @@ EVERYTHING = LogQuery()
 
 
 class Watermark:
-    """A time up to which one thread that follows output has come, for another that waits for it.
+    """A time up to which a thread that follows output has read, for another thread that waits for it.
 
     Attributes:
-        wanted: The Unix time up to which output is waited for.
-        reached: All output that was there at this Unix time has been handed out; set by the one that reads.
+        wanted: The Unix time up to which output is awaited.
+        reached: The Unix time up to which all output has been delivered; set by the reader.
     """
 
     def __init__(self) -> None:
@@ -71,25 +71,25 @@ class Watermark:
         self._asked = threading.Event()
 
     def want(self, until: float) -> None:
-        """Have the one that reads look now, as output up to a Unix time is waited for."""
+        """Wake the reader, since output up to a Unix time is awaited."""
         self.wanted = until
         self._asked.set()
 
     def pause(self, most_s: float) -> None:
-        """Let the one that reads pause for so long at most, until it is to look again."""
+        """Pause the reader for at most so many seconds, or until it is woken."""
         if self._asked.wait(most_s):
             self._asked.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """Output that is not there any more.
+    """Output that is no longer available.
 
     Attributes:
-        rank: Whose it was; -1 for the set-up step, None where it cannot be told.
-        lines: How many lines; None where it cannot be told.
-        num_bytes: How much text, line ends included; None where it cannot be told.
-        why: By which limit, and what raises it.
+        rank: Rank that wrote it; -1 for the set-up step, None where unknown.
+        lines: Number of lines; None where unknown.
+        num_bytes: Size of the text, line ends included; None where unknown.
+        why: The limit that dropped it, and the setting that raises the limit.
     """
 
     attempt: int
@@ -99,17 +99,17 @@ class Dropped:
     why: str
 
     def line(self, at: float) -> LogLine:
-        """The note that stands where the output was."""
+        """Return the note that stands in the place of the output."""
         rank = -1 if self.rank is None else self.rank
         text = f"... {describe_dropped((self,), here=True)}"
         return LogLine(at=at, attempt=self.attempt, rank=rank, stream=NOTE, text=text)
 
 
 def describe_dropped(dropped: Iterable[Dropped], *, here: bool = False) -> str:
-    """One sentence about output that was dropped; ``dropped`` is not empty.
+    """Describe dropped output in one sentence; ``dropped`` is not empty.
 
     Args:
-        here: It is said in the place where the output was.
+        here: The sentence stands in the place of the output.
     """
     each = list(dropped)
     ranks = sorted({one.rank for one in each if one.rank is not None})
@@ -130,12 +130,12 @@ def describe_dropped(dropped: Iterable[Dropped], *, here: bool = False) -> str:
 
 
 def local_limit(max_bytes: int) -> str:
-    """The limit of a pod's log on this machine, and what raises it."""
+    """Describe the limit of a pod's log on this machine, with the setting that raises it."""
     return f"the limit is {describe_memory(max_bytes)}; `logs: {{max: {format_size(4 * max_bytes)}}}` raises it"
 
 
 def read_counts(text: str | bytes) -> dict[int, tuple[int, int]] | None:
-    """The counts that a shim wrote; None when it is something else."""
+    """Parse the counts that a shim wrote; None when the text is something else."""
     try:
         content = json.loads(text)
         return {
@@ -147,7 +147,7 @@ def read_counts(text: str | bytes) -> dict[int, tuple[int, int]] | None:
 
 
 def missing(counted: Counts, seen: Counts, attempt: int, why: str) -> Iterator[Dropped]:
-    """Count what was dropped of each rank between what was seen and what the shim has counted."""
+    """Yield what was dropped of each rank between the lines seen and the counts of the shim."""
     for rank, (lines, num_bytes) in sorted(counted.items()):
         seen_lines, seen_bytes = seen.get(rank, (0, 0))
         if lines > seen_lines:
@@ -156,11 +156,11 @@ def missing(counted: Counts, seen: Counts, attempt: int, why: str) -> Iterator[D
 
 
 class Gaps:
-    """Finds what is missing in the lines of one pod, by the counts among them.
+    """Finds the gaps in the lines of one pod, by the counts among them.
 
     Args:
-        why: By which limit lines go.
-        whole: Whether the lines begin with the pod's first ones, or with a note of what is missing before.
+        why: The limit that drops lines.
+        whole: Whether the lines begin with the pod's first ones, or with a note of what was dropped before.
     """
 
     def __init__(self, attempt: int, why: str, *, whole: bool) -> None:
@@ -171,11 +171,11 @@ class Gaps:
 
     @property
     def seen(self) -> Counts:
-        """Count what was written so far, as far as it is known."""
+        """Return the lines and bytes written so far, as far as known."""
         return self._seen
 
     def take(self, line: LogLine) -> tuple[Dropped, ...]:
-        """Note a line; what is missing before it, if it is one of counts."""
+        """Record a line; if it is one of counts, return what was dropped before it."""
         if line.stream != COUNTS:
             lines, num_bytes = self._seen.get(line.rank, (0, 0))
             self._seen[line.rank] = lines + 1, num_bytes + len(line.text.encode(errors="replace")) + 1
@@ -186,7 +186,7 @@ class Gaps:
         return dropped
 
     def told(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        """The lines without counts, with notes of what is missing; of the beginning, at the beginning."""
+        """Yield the lines without counts, with notes of dropped output; a gap at the beginning is noted first."""
         waiting: list[LogLine] | None = []
         for line in lines:
             dropped = self.take(line)
@@ -203,16 +203,16 @@ class Gaps:
 
 
 def parse_moment(text: str, now: float) -> float:
-    """A Unix time, from how long ago it is (``10m``), a date and time, a time of today, or ``@`` and a Unix time.
+    """Parse a moment into a Unix time: an age (``10m``), a date and time, a time of today, or ``@`` and a Unix time.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: The text is none of these.
     """
     text = text.strip()
     try:
         moment = _moment(text, now)
         datetime.fromtimestamp(moment, UTC)
-    except (ValueError, OverflowError, OSError):  # the last two: of no year that there is
+    except (ValueError, OverflowError, OSError):  # the last two: a year out of range
         raise ValueError(_MOMENTS.format(text)) from None
     return moment
 

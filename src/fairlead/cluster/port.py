@@ -1,10 +1,10 @@
-"""The two interfaces to a cluster, and what every adapter guarantees; ``tests/cluster/contract.py`` holds it to that.
+"""The two ports to a cluster, with the guarantees of every adapter, which ``tests/cluster/contract.py`` verifies.
 
-``Cluster`` is what loops need, and ``WorkloadStore`` what people and programs ask of its workloads; a process may have
-one without the other. Values that come back are frozen, never change and may be kept. What a call has kept survives the
-death of the process that made it, and of the cluster's own. Calls raise ``fairlead.errors.ClusterError`` when the
-cluster itself is in trouble, and never anything of a library below. An instance belongs to one thread; any number of
-instances, in any processes, may use one cluster at once.
+``Cluster`` serves control loops, ``WorkloadStore`` people and programs that use workloads; a process may have one
+without the other. Returned values are frozen, never change and may be kept. What a call has stored survives the death
+of the calling process and that of the cluster's own. Calls raise ``fairlead.errors.ClusterError`` when the cluster
+itself fails, and never an exception of an underlying library. An instance belongs to one thread; any number of
+instances, in any processes, may use one cluster concurrently.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 Spec = TypeVar("Spec", bound=WorkloadSpec)
 
-# Of runs that succeeded, the newest are told for what they say of those to come.
+# Of runs that succeeded, only the newest are reported, as evidence for predictions about later ones.
 MOST_COMPLETED = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """An event as the cluster keeps it; ``id`` rises in the order of recording."""
+    """A stored event; ``id`` rises in the order of recording."""
 
     id: int
     at: float
@@ -55,95 +55,95 @@ class LogLine:
 
 
 class Cluster(Protocol):
-    """The port of loops: look, change, wait.
+    """The port of control loops: observe, change, wait.
 
-    A pod that was created is started at most once, whatever dies meanwhile, and exactly once unless it is told to stop
-    before. It ends by itself, by its stop notice, or is Lost when nobody can say how its ranks ended; its phase only
-    moves forwards, and once final the pod never changes again.
+    A created pod is started at most once, whatever crashes in between, and exactly once unless it is notified to stop
+    before. It terminates by itself or by its stop notice, or becomes Lost when the end of its ranks cannot be
+    determined; its phase only moves forwards, and a final pod never changes again.
     """
 
     def snapshot(self) -> Snapshot:
-        """Nodes, workloads with their pods, at one instant.
+        """Return nodes and workloads with their pods at one instant.
 
         Workloads are those that are unfinished, have a live pod, or are finished with the intent RUN (resume it) or
-        DELETE. Pods are all those of a workload's current attempt, and live ones of any attempt; while it is
-        Restarting also those of the attempt before, as far as they are known. Of parents all children are told.
-        Teams and runs that succeeded, at most ``MOST_COMPLETED``, are told at least while others wait.
+        DELETE. Pods are all those of a workload's current attempt, and live ones of any attempt; while it is Restarting
+        also those of the previous attempt, as far as they are known. For parents all children are included. Teams and
+        succeeded runs, at most ``MOST_COMPLETED``, are included at least while other workloads are pending.
         """
         ...
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
-        """Carry out each change whole or not at all; False where it was stale and was dropped.
+        """Apply each change atomically; return False for each that was stale and dropped.
 
         A change is stale when the workload is gone or not at the change's version, when it forgets a workload that has
         a live pod or a child, or when it would make a workload unfinished, or submit a child, whose name another
-        unfinished one has by now. Every
-        change that is applied raises the version, so applying the same plan twice does nothing the second time. Changes
-        are independent of each other: one that is stale holds up none.
+        unfinished one has by now. Every applied change raises the version, so that applying the same plan again does
+        nothing. Changes are independent: a stale one does not hold up the others.
 
-        Creating a pod that was created before does nothing, and so does a notice to a pod that is over or unknown,
-        submitting a child that is there, and asking something of a child that is gone or wants it already. A
-        pod's notice is seen in ``terminating_since`` from then on, and SIGKILL comes at the earliest time that any
-        notice has named. Forgetting removes the workload, its pods, its events and its files, and frees its name.
+        Creating an existing pod again does nothing, and neither does a notice to a final or unknown pod, submitting an
+        existing child, or setting an intent of a child that is gone or already has it. A pod's notice shows in
+        ``terminating_since`` from then on, and SIGKILL comes at the earliest time that any notice has named. Forgetting
+        removes the workload, its pods, its events and its files, and frees its name.
         """
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something has changed since this instance last waited (or began), or after the timeout.
+        """Return after any change since this instance last waited (or was created), or after the timeout.
 
-        So whoever looks, decides and waits in turn misses no change, whoever made it and however long that took.
+        A caller that observes, decides and waits in turn therefore misses no change, whoever made it and however long
+        it took.
         """
         ...
 
 
 class WorkloadStore(Protocol):
-    """The port of people and programs: keep a workload, want something of it, look at all."""
+    """The port of people and programs: submit workloads, set their intents, read them."""
 
     def submit(self, spec: Spec) -> Workload[Spec]:
-        """Keep a new workload, Pending, wanted to run, with the event ``Submitted``; no uid is ever given twice.
+        """Store a new workload, Pending with the intent RUN, with the event ``Submitted``; uids are never reused.
 
         Raises:
-            NameTaken: An unfinished workload of that team has the name; nothing was kept.
+            NameTaken: An unfinished workload of that team has the name; nothing was stored.
         """
         ...
 
     def set_intent(self, uid: str, intent: Intent) -> AnyWorkload:
-        """Record what the user wants of a workload now; the loop does the rest.
+        """Record the user's intent for a workload; the control loop acts on it.
 
-        Another intent than before raises the version; the same one changes nothing.
+        A different intent raises the version; the same one changes nothing.
 
         Raises:
             NotFound: No such workload.
-            NameTaken: The intent is RUN, and another workload that is unfinished has its name; nothing was changed.
+            NameTaken: The intent is RUN, and another unfinished workload has the name; nothing was changed.
         """
         ...
 
     def update(self, uid: str, spec: Training, *, version: int) -> Workload:
-        """Give a workload another spec, with the event ``Changed``; its pods to come are of the new one.
+        """Replace the spec of a workload, with the event ``Changed``; later pods use the new spec.
 
-        It raises the version, and what was decided for the old spec is void; the spec that is there already changes
-        nothing. The event may come with the loop's next look.
+        This raises the version and voids decisions made for the old spec; an equal spec changes nothing. The event may
+        come with the loop's next pass.
 
         Args:
-            version: Of the workload as it was seen; another one by now is a Conflict.
+            version: Version of the workload as the caller saw it; a different one by now is a Conflict.
 
         Raises:
             NotFound: No such workload.
-            Conflict: It has changed since, or ``fairlead.policy.kinds.spec_updates`` says no; nothing was changed.
+            Conflict: It has changed since, or ``fairlead.policy.kinds.spec_updates`` refuses; nothing was changed.
         """
         ...
 
     def workloads(self, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
-        """All workloads of all kinds, newest first, finished ones and children too."""
+        """Return all workloads of all kinds, newest first, finished ones and children included."""
         ...
 
     def children(self, uid: str) -> tuple[AnyWorkload, ...]:
-        """Children of a workload that are there, finished ones too, oldest first; none of one that has pods."""
+        """Return the existing children of a workload, finished ones included, oldest first; none for a leaf."""
         ...
 
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
-        """Events with ids above ``after``, oldest first, of one workload or of all; none of an unknown one.
+        """Return events with ids above ``after``, oldest first, of one workload or of all; empty for an unknown one.
 
-        Ids are above 0, rise in the order of recording, and are never given twice.
+        Ids are above 0, rise in the order of recording, and are never reused.
         """
         ...

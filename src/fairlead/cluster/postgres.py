@@ -1,6 +1,6 @@
 """PostgreSQL behind the interface of a SQLite connection, as far as the ledger's statements need it.
 
-A transaction is opened with ``BEGIN`` and ended with ``COMMIT`` or ``ROLLBACK``, as there. Needs the extra
+A transaction is opened with ``BEGIN`` and ended with ``COMMIT`` or ``ROLLBACK``, as in SQLite. Needs the extra
 ``postgres``.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from fairlead.cluster.ledger_tables import Rows
 from fairlead.errors import ClusterError
 
-# A pass of the operator waits for no longer than this, each time; also where the server is gone without a word.
+# Upper bounds of the wait of an operator's pass, for each statement; also when the server vanishes silently.
 CONNECT_S, STATEMENT_S = 5, 10
 SILENCE = {
     "tcp_user_timeout": STATEMENT_S * 1000,
@@ -27,7 +27,7 @@ _HOSTS = re.compile(r"((\[[0-9A-Fa-f:.]+\]|[^:,\[\]]*)(:\d*)?(,|$))*")
 
 @lru_cache(maxsize=128)
 def translated(sql: str) -> str:
-    """Return a statement of SQLite as PostgreSQL and its driver take it."""
+    """Translate a statement of SQLite for PostgreSQL and its driver."""
     if sql == "BEGIN IMMEDIATE":
         return "BEGIN"
     sql = sql.replace("%", "%%").replace("?", "%s")
@@ -41,7 +41,7 @@ def translated(sql: str) -> str:
 
 
 class PostgresDatabase:
-    """A connection; an instance belongs to one thread.
+    """A connection to PostgreSQL; an instance belongs to one thread.
 
     Raises:
         ClusterError: The server cannot be reached, or the driver is not installed.
@@ -58,7 +58,7 @@ class PostgresDatabase:
         check_address(url)
         options = f"-c statement_timeout={STATEMENT_S * 1000} -c lock_timeout={STATEMENT_S * 1000}"
         try:
-            # Each statement by itself, unless BEGIN says otherwise, as SQLite has it.
+            # Autocommit each statement unless BEGIN opens a transaction, as SQLite does.
             self._db = psycopg.connect(
                 url,
                 autocommit=True,
@@ -71,37 +71,37 @@ class PostgresDatabase:
             raise ClusterError(f"The ledger's database does not answer: {_first_line(error)}") from error
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
-        """Carry out one statement."""
+        """Execute one statement."""
         given: Any = parameters
         rows: Rows = self._db.execute(translated(sql), given or None)
         return rows
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object:
-        """Carry out one statement with each of several values."""
+        """Execute one statement for each of several rows of parameters."""
         with self._db.cursor() as cursor:
             cursor.executemany(translated(sql), list(parameters))
         return None
 
     @property
     def in_transaction(self) -> bool:
-        """Tell whether a transaction is open."""
+        """Return whether a transaction is open."""
         return self._db.info.transaction_status.name != "IDLE"
 
     def close(self) -> None:
-        """End the connection; what was not committed is gone."""
+        """Close the connection; uncommitted changes are lost."""
         self._db.close()
 
 
 def is_postgres(place: str) -> bool:
-    """Tell whether a place of a ledger is a database server and not a file."""
+    """Return whether the place of a ledger is a database server rather than a file."""
     return place.startswith(SCHEMES)
 
 
 def check_address(url: str) -> None:
-    """Refuse an address that is not of its form, of which the driver's own words might show the password.
+    """Refuse a malformed address, for which the driver's error message might show the password.
 
     Raises:
-        ClusterError: It is not; nothing of it is repeated.
+        ClusterError: The address is malformed; the message repeats none of it.
     """
     authority, _, path = url.partition("?")[0].partition("://")[2].partition("/")
     user, _, hosts = authority.rpartition("@")
@@ -113,7 +113,7 @@ def check_address(url: str) -> None:
 
 
 def without_password(url: str) -> str:
-    """Return an address of a database as it may be shown."""
+    """Return the address of a database with its password masked, for display."""
     return re.sub(r"(//[^:@/]*):[^@/]*@", r"\1:***@", url)
 
 

@@ -1,7 +1,7 @@
-"""Finds what is certain to keep a command from starting, so that it is told at submission and not hours later.
+"""Finds problems that are certain to keep a command from starting, to report them at submission and not hours later.
 
-Looks at plain commands only, those in which a shell would do no more than split words. Whatever may turn out well is
-let be: a command for a shell, one that a ``setup`` step may still install, a module that only its interpreter can tell.
+It examines plain commands only, those in which a shell would do no more than split words. Whatever may succeed passes:
+a command for a shell, one that a ``setup`` step may still install, a module that only its interpreter can find.
 """
 
 import difflib
@@ -37,7 +37,7 @@ OF_A_REGISTRY = (
 )
 MODEL_PLACES = "give a path in the image, in `workdir` or on a volume of `kubernetes`, or a URL that the server reads"
 OTHER_PLACES = "name an object store, such as s3://bucket/path, or a mount"
-# What only a gateway does for an endpoint, of which a cluster may have none.
+# Features of an endpoint that need a gateway; a cluster may have none.
 NO_GATEWAY = {
     "replicas": "a gateway counts requests, and there is none on this cluster; {install}, or give one number",
     "canary": "a gateway gives a revision its share of the requests, and there is none on this cluster; {install}",
@@ -47,24 +47,24 @@ NO_GATEWAY = {
     "max_queue": "requests wait at a gateway, and there is none on this cluster; {install}",
     "idempotent": "a gateway sends requests again, and there is none on this cluster; {install}",
 }
-# Copies in a population begin from checkpoints of others, which no pod there can read yet.
+# Trials of a population start from checkpoints of others, which pods cannot read yet.
 NO_POPULATION = (
     "pbt lets trials go on from each other's checkpoints, which is for this machine, not yet for Kubernetes; give "
     "asha, hyperband or median"
 )
-# Ranks meet in a directory that all of them share, which pods have not.
+# Ranks meet in a shared directory, which pods do not have.
 NO_IN_PLACE = (
     "`in_place` is for ranks on one machine, not yet for Kubernetes; leave it out, and a lost rank restarts the run "
     "from its checkpoint"
 )
-# A pod takes its memory with it, and a gang that starts again has new pods.
+# The memory of a pod is lost with it, and a restarted gang has new pods.
 NO_POD_MEMORY = (
     "a start on Kubernetes has new pods, and the memory of those before is gone with them; leave it out, and have "
     "`every` save as often"
 )
 INSTALL_GATEWAYS = "`fairlead install --gateways 2` adds some"
 SHELLS = ("bash", "sh", "dash", "zsh")
-# Not by importing it: finding a top-level module runs no code of its own.
+# Finding a top-level module, unlike importing it, runs none of its code.
 FIND = (
     "import importlib.util, sys\n"
     "def find(name):\n"
@@ -74,17 +74,17 @@ FIND = (
     "print(*absent)\n"
     f"sys.exit({ABSENT} if absent else 0)"
 )
-# What the server of a predictor imports before anything of the predictor's own.
+# The modules that the server of a predictor imports before the predictor's own code.
 SERVED_BY = ("aiohttp", "numpy", "prometheus_client")
 
 
 class Invocation(NamedTuple):
-    """A plain command.
+    """A parsed plain command.
 
     Attributes:
-        script: The file that an interpreter is to read, as typed; None when that cannot be told.
-        module: Of ``python -m``.
-        flags: Of Python, before the script or module.
+        script: The file that an interpreter reads, as typed; None when unknown.
+        module: Module given to ``python -m``.
+        flags: Flags of Python, before the script or module.
     """
 
     program: str
@@ -94,7 +94,7 @@ class Invocation(NamedTuple):
 
 
 def read_command(command: str) -> Invocation | None:
-    """Read what a command starts; None when a shell has a say in it."""
+    """Parse the program that a command starts; None when it needs a shell."""
     words = simple_words(command)
     if words is None or needs_shell(words):
         return None
@@ -107,7 +107,7 @@ def read_command(command: str) -> Invocation | None:
 
 
 def workdir_problem(workdir: Path) -> str | None:
-    """Tell why no program can run in a directory of this machine; None when one can."""
+    """Return the reason why no program can run in a directory of this machine; None when one can."""
     if not workdir.exists():
         parent = next(each for each in workdir.parents if each.exists())
         return (
@@ -121,16 +121,16 @@ def workdir_problem(workdir: Path) -> str | None:
 
 
 def place_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> str | None:
-    """Tell why a run's checkpoints cannot be kept at its ``checkpoint.to`` on this machine; None when they can.
+    """Return the reason why a run's checkpoints cannot be saved to its ``checkpoint.to`` on this machine, or None.
 
     Args:
-        workdir: To which a relative directory is relative.
-        environ: What the program inherits: where a store's credentials are.
+        workdir: Directory to which a relative one is relative.
+        environ: Environment that the program inherits, with the credentials of a store.
     """
     to = spec.checkpoint.to
     if to is None:
         return None
-    # Here and not above: what names no place need not load it.
+    # Imported here because a spec without a place does not need it.
     from fairlead.runtime import trial
 
     env = {**environ, **spec.env}
@@ -147,7 +147,7 @@ def place_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> 
 
 
 def pod_place_problem(spec: Training) -> str | None:
-    """Tell why the pods of a cluster can keep no checkpoints at a run's ``checkpoint.to``, as far as its words tell."""
+    """Return the reason why pods cannot save checkpoints to a run's ``checkpoint.to``, judged by its text; or None."""
     to = spec.checkpoint.to
     if to is None:
         return None
@@ -160,14 +160,14 @@ def pod_place_problem(spec: Training) -> str | None:
 
 
 def pod_problem(spec: Training) -> str | None:
-    """Return why Kubernetes cannot honour how a run goes on after a kill; None when it can."""
+    """Return the reason why Kubernetes cannot recover a run as its spec demands; None when it can."""
     if spec.checkpoint.is_in_memory:
         return f"checkpoint.memory_every: {NO_POD_MEMORY}"
     return f"elastic: {NO_IN_PLACE}" if spec.elastic is Elastic.IN_PLACE else None
 
 
 def shared_memory_problem(spec: Training) -> str | None:
-    """Return why this machine cannot hold a run's checkpoints in memory; None when it can, or need not."""
+    """Return the reason why this machine cannot hold a run's checkpoints in memory; None when it can, or need not."""
     from fairlead.cluster.local.home import SHARED_MEMORY  # here and not above: few runs ask
 
     if not spec.checkpoint.is_in_memory or SHARED_MEMORY.is_dir():
@@ -176,8 +176,8 @@ def shared_memory_problem(spec: Training) -> str | None:
 
 
 def population_problem(spec: WorkloadSpec) -> str | None:
-    """Return why Kubernetes cannot honour the `prune` of a sweep, or of a step that is one; None when it can."""
-    # Here and not above: what submits a run needs neither.
+    """Return the reason why Kubernetes cannot honour the `prune` of a sweep, or of a step that is one; or None."""
+    # Imported here because submitting a run needs neither.
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.sweep import Sweep
 
@@ -191,14 +191,14 @@ def population_problem(spec: WorkloadSpec) -> str | None:
 
 
 def gateway_problem(spec: "Serving") -> str | None:
-    """Tell which key of an endpoint needs a gateway, and why; None where none does."""
+    """Return the key of an endpoint that needs a gateway, with the reason; None where none does."""
     if spec.engine is not None:
         return None
     from fairlead.specs.serving import Serving  # here and not above: few runs are endpoints
 
     default = Serving(name="default", run="serve")
     is_asked = {
-        # A query is asked by the operator; only the last replica's requests are counted by gateways.
+        # The operator queries Prometheus; only the requests of the last replica are counted by gateways.
         "replicas": spec.most_replicas is not None
         and spec.scale.by is None
         and (spec.scale.prometheus is None or spec.replicas == 0),
@@ -206,7 +206,7 @@ def gateway_problem(spec: "Serving") -> str | None:
         "access": spec.access is not None,
         "timeout": spec.timeout_s != default.timeout_s,
         "max_concurrency": spec.max_concurrency is not None,
-        # A predictor's own server lets so many wait, too.
+        # A predictor's own server has a queue of that length, too.
         "max_queue": spec.predictor is None and spec.max_queue != default.max_queue,
         "idempotent": spec.idempotent,
     }
@@ -215,7 +215,7 @@ def gateway_problem(spec: "Serving") -> str | None:
 
 
 def pod_model_problem(spec: "Replica") -> str | None:
-    """Tell why the pods of a cluster cannot have an endpoint's model; None when they may."""
+    """Return the reason why the pods of a cluster cannot load an endpoint's model; None when they may."""
     given = spec.model_path
     if "://" in given and not given.startswith("run://"):
         return None
@@ -225,11 +225,11 @@ def pod_model_problem(spec: "Replica") -> str | None:
 
 
 def command_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> str | None:
-    """Tell why a run's command cannot start on this machine; None when it may.
+    """Return the reason why a run's command cannot start on this machine; None when it may.
 
     Args:
         workdir: An existing directory.
-        environ: What the program inherits.
+        environ: Environment that the program inherits.
     """
     asked = read_command(spec.run)
     if asked is None or spec.setup is not None:
@@ -244,9 +244,9 @@ def command_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -
 
 
 def packed_problem(spec: Training, workdir: Path, packed: Collection[str]) -> tuple[str, bool] | None:
-    """Tell why a command cannot start where only packed files of a directory are, and whether that is certain.
+    """Return why a command cannot start with only the packed files of a directory, and whether that is certain.
 
-    Not certain is what an image or a volume may have instead; None when nothing speaks against it.
+    It is uncertain where an image or a volume may provide what is missing; None when there is no objection.
     """
     asked = read_command(spec.run)
     if asked is None or spec.setup is not None:
@@ -285,7 +285,7 @@ def _python(words: list[str]) -> Invocation:
 
 
 def _program_problem(program: str, workdir: Path, env: Mapping[str, str]) -> str | None:
-    places = [str(workdir)]  # as a path, or the last place where one without a slash is looked for
+    places = [str(workdir)]  # the program as a path, then the directories in which a bare name is looked up
     if "/" not in program:
         places += _path(workdir, env)
     found = [path for path in (os.path.join(place, program) for place in places) if os.path.isfile(path)]
@@ -309,7 +309,7 @@ def _program_problem(program: str, workdir: Path, env: Mapping[str, str]) -> str
 def _script_problem(asked: Invocation, workdir: Path, env: Mapping[str, str]) -> str | None:
     if asked.script is None or (workdir / asked.script).exists():
         return None
-    # A shell looks for its script on the PATH too.
+    # A shell also looks for its script on the PATH.
     more = [] if "/" in asked.script or os.path.basename(asked.program) not in SHELLS else _path(workdir, env)
     if any(os.path.exists(os.path.join(place, asked.script)) for place in more):
         return None
@@ -347,8 +347,7 @@ def _server_problem(asked: Invocation, workdir: Path, env: Mapping[str, str]) ->
 
 
 def _absent_modules(asked: Invocation, names: Sequence[str], workdir: Path, env: Mapping[str, str]) -> tuple[str, ...]:
-    """The modules of these, top-level ones, that the command's own interpreter does not find; none where it cannot be
-    asked."""
+    """Return the top-level modules of these that the command's interpreter does not find; empty if it does not run."""
     flags = [flag for flag in asked.flags if not re.fullmatch("-[a-zA-Z]*[iv][a-zA-Z]*", flag)]
     try:
         ended = subprocess.run(
@@ -363,12 +362,12 @@ def _absent_modules(asked: Invocation, names: Sequence[str], workdir: Path, env:
             text=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return ()  # it may yet do well by itself
+        return ()  # the command itself may still work
     return tuple(ended.stdout.split()) if ended.returncode == ABSENT else ()
 
 
 def _submodule_problem(module: str, workdir: Path) -> str | None:
-    """Tell what a module's own package in the directory lacks; None when it is found, or only an import could tell."""
+    """Return what a module's package in the directory lacks; None when found, or when only an import could tell."""
     directory = workdir
     for place, part in enumerate(module.split(".")):
         found = _entries_of(part, directory)
@@ -380,7 +379,7 @@ def _submodule_problem(module: str, workdir: Path) -> str | None:
         package = directory / part / "__init__.py"
         try:
             if "__path__" in package.read_text(errors="replace"):
-                return None  # it says itself where its modules are
+                return None  # it sets the search path of its modules itself
         except OSError:
             return None  # a file, or a package of several directories
         directory = package.parent
@@ -388,7 +387,7 @@ def _submodule_problem(module: str, workdir: Path) -> str | None:
 
 
 def _path(workdir: Path, env: Mapping[str, str]) -> list[str]:
-    """The directories of the PATH, as one who is in the working directory sees them."""
+    """Return the directories of the PATH, resolved from the working directory."""
     return [os.path.join(workdir, each) for each in env.get("PATH", os.defpath).split(os.pathsep)]
 
 
@@ -401,7 +400,7 @@ def _entries_of(module: str, directory: Path) -> list[str]:
 
 
 def _near_script(script: str, workdir: Path) -> str:
-    """Files that may have been meant: of a like name beside it, or of its name a floor below."""
+    """Suggest files that may have been meant: a similar name beside the script, or its name one directory below."""
     place = (workdir / script).parent
     ending, folder = os.path.splitext(script)[1], os.path.dirname(script)
     beside = [os.path.join(folder, name) for name in _names(place) if os.path.splitext(name)[1] == ending]

@@ -1,8 +1,7 @@
-"""The files of a working directory that belong to a run: one rule for what is kept here and what goes to Kubernetes.
+"""The files of a working directory that belong to a run, by one rule for local copies and for uploads to Kubernetes.
 
-``.gitignore`` files count, in every directory and in those above up to the repository's, as git reads them. Nobody's
-files are those of version control, of virtual environments, of caches that say so (CACHEDIR.TAG), compiled Python and
-links.
+``.gitignore`` files count, in every directory and in those above up to the repository's, as git reads them. Excluded
+are files of version control, virtual environments, caches marked as such (CACHEDIR.TAG), compiled Python and links.
 """
 
 import hashlib
@@ -22,11 +21,11 @@ IGNORES = ".gitignore"
 
 
 class IgnoreFile:
-    """The rules of one file.
+    """The rules of one ``.gitignore`` file.
 
     Args:
         base: The directory that its names are relative to, with a slash at its end.
-        outer: The token of the file before it.
+        outer: The token of the next outer file.
     """
 
     def __init__(self, base: str, text: str, outer: str) -> None:
@@ -36,15 +35,15 @@ class IgnoreFile:
 
     @cached_property
     def spec(self) -> "GitIgnoreSpec":
-        """Read only when something is asked that is not known."""
-        # Here and not above: it takes 0.1 s of CPU.
+        """Return the parsed rules, parsed only for a path without a known answer."""
+        # Imported here because it takes 0.1 s of CPU.
         from pathspec import GitIgnoreSpec
 
         return GitIgnoreSpec.from_lines(self._text.splitlines())
 
 
 Rules = tuple[IgnoreFile, ...]
-"""The inner file after the outer ones."""
+"""Outer files first, inner files last."""
 
 
 class Found(NamedTuple):
@@ -55,14 +54,14 @@ class Found(NamedTuple):
 
 
 class TooMany(Exception):
-    """A directory holds more than was to be looked at; its path below the first one."""
+    """A directory with more entries than the limit; its argument is its path below the first one."""
 
 
 class Ignored:
-    """Earlier answers of rules, so that the next walk need not load what reads rules, which takes 0.1 s of CPU.
+    """A cache of earlier answers of rules, so that the next walk need not load the parser, which takes 0.1 s of CPU.
 
     Args:
-        known: By a hash of the rules, the answer of each path.
+        known: Answers by path, by a hash of the rules.
     """
 
     def __init__(self, known: dict[str, dict[str, bool]] | None = None) -> None:
@@ -72,11 +71,11 @@ class Ignored:
 
     @property
     def is_changed(self) -> bool:
-        """Return whether something was asked that was not known."""
+        """Return whether a path without a known answer was asked."""
         return self._asked
 
     def ask(self, path: str, rules: Rules) -> bool:
-        """Return whether git would ignore a path; that of a directory ends with a slash."""
+        """Return whether git would ignore a path; the path of a directory ends with a slash."""
         token = rules[-1].token
         said = self._known.get(token, {}).get(path)
         if said is None:
@@ -86,7 +85,7 @@ class Ignored:
         return said
 
     def told(self) -> dict[str, dict[str, bool]]:
-        """Return the paths that were asked this time, to be known the next time."""
+        """Return the paths that were asked this time with their answers, to be passed to the next walk."""
         return self._used
 
 
@@ -98,13 +97,14 @@ def walk(
     without: str | None = None,
     ignored: Ignored | None = None,
 ) -> Iterator[Found | TooMany]:
-    """The regular files below a directory that belong to a run, sorted by name within each directory.
+    """Yield the regular files below a directory that belong to a run, sorted by name within each directory.
 
     Args:
-        most: Of entries to look at in all.
-        most_in_one: Of entries in one directory; of one with more, only that is told, as a TooMany.
+        most: Maximum number of entries to look at in all.
+        most_in_one: Maximum number of entries in one directory; a larger one is reported as a TooMany without its
+            content.
         without: An absolute path that is left out.
-        ignored: What is known from before, and is added to.
+        ignored: Answers from earlier walks, to which new ones are added.
 
     Raises:
         TooMany: There are more than ``most`` entries.
@@ -139,7 +139,7 @@ def walk(
                 try:
                     yield from descend(entry.path, f"{below}{entry.name}/", rules)
                 except PermissionError:
-                    continue  # what its own user may not read, no run of theirs does
+                    continue  # the user cannot read it, so neither can the user's runs
             elif stat.S_ISREG((status := entry.stat(follow_symlinks=False)).st_mode):
                 yield Found(f"{below}{entry.name}", status)
 
@@ -148,7 +148,7 @@ def walk(
 
 
 def repository(directory: str) -> str | None:
-    """The closest directory at or above this one that git keeps; None when there is none."""
+    """Return the closest git repository at or above a directory; None when there is none."""
     while not os.path.exists(os.path.join(directory, ".git")):
         directory, before = os.path.dirname(directory), directory
         if directory == before:
@@ -157,7 +157,7 @@ def repository(directory: str) -> str | None:
 
 
 def _rules_above(directory: str, memory: Ignored) -> Rules:
-    """Of the directories above, from the repository's on; none when they ignore the directory itself."""
+    """Return the rules above a directory, from its repository's root on; empty if they ignore the directory itself."""
     top = repository(directory)
     if top is None or top == directory:
         return ()
@@ -181,7 +181,7 @@ def _rules(directory: str, outer: Rules) -> "IgnoreFile | None":
 
 
 def _is_ignored(path: str, rules: Rules) -> bool:
-    """Return whether git would ignore it: the last rule that speaks of it decides, inner files after outer ones."""
+    """Return whether git would ignore a path: the last matching rule decides, inner files after outer ones."""
     for file in reversed(rules):
         said = file.spec.check_file(path[len(file.base) :]).include
         if said is not None:

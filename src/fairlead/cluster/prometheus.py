@@ -1,7 +1,8 @@
-"""Asks Prometheus servers the queries by which endpoints scale, in threads, so that nobody waits for an answer.
+"""Queries Prometheus servers for the metrics by which endpoints scale, in threads, so that the loop never blocks.
 
-``look`` is called at every pass: it answers what is known by then, and asks what is due. Nothing is kept: whoever
-comes next asks anew, and a policy that is told since when keeps what is there until it knows enough.
+``look`` runs at every pass: it returns the known measurements and starts the queries that are due. Nothing is stored: a
+new process queries anew, and a policy that sees the start of a measurement keeps the current replicas until it has
+enough samples.
 """
 
 import json
@@ -29,17 +30,17 @@ KEPT_S = 120.0
 ANSWER_S, MOST_BYTES = 3.0, 1 << 20
 AT_ONCE = 16
 PATH = "/api/v1/query"
-# Somebody else's words, in a sentence of ours.
+# Limit on quoted text of a server within our own message.
 MOST_WORDS = 200
 
 
 class QueryFailed(Exception):
-    """A query has no answer that is one number; its text says why, as a clause."""
+    """A query without exactly one number as its answer; the message gives the reason as a clause."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A query that is asked again and again."""
+    """A query that is repeated periodically, with its samples."""
 
     query: PrometheusQuery
     known: Measurement
@@ -49,10 +50,10 @@ class _Asked:
 
 
 class PrometheusReader:
-    """Answers to the queries of all endpoints of a cluster.
+    """Measurements for the queries of all endpoints of a cluster.
 
     Args:
-        ask: Asks one query and waits for its answer; raises ``QueryFailed``.
+        ask: Sends one query and waits for its answer; raises ``QueryFailed``.
     """
 
     def __init__(self, ask: "Callable[[PrometheusQuery], float] | None" = None) -> None:
@@ -61,7 +62,7 @@ class PrometheusReader:
         self._places = threading.Semaphore(AT_ONCE)
 
     def look(self, seen: Snapshot, now: float) -> Mapping[str, Measurement]:
-        """Return what is known by the uids of endpoints, and ask what is due."""
+        """Return the known measurements by uid of endpoint, and start the queries that are due."""
         found: dict[str, Measurement] = {}
         for parent in endpoints(seen):
             query = parent.spec.scale.prometheus
@@ -88,7 +89,7 @@ class PrometheusReader:
         except QueryFailed as error:
             problem = str(error)
         except Exception as error:
-            # A thread that ends in silence would leave its query unanswered for ever.
+            # A thread that died silently would leave its query pending for ever.
             log.exception("asking %s failed", asked.query.url)
             problem = f"{type(error).__name__} at {asked.query.url}"
         finally:
@@ -101,14 +102,14 @@ class PrometheusReader:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: what is asked is the address that the spec says, and nothing else."""
+    """Follows no redirect: only the address in the spec is queried."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Return that there is nowhere to go on to."""
+        """Return None: there is no request to follow."""
 
 
 def ask_prometheus(query: PrometheusQuery) -> float:
-    """Return the number that a Prometheus answers now.
+    """Return the current number that Prometheus answers to a query.
 
     Raises:
         QueryFailed: There is no answer, or it is not one number.
@@ -135,7 +136,7 @@ def ask_prometheus(query: PrometheusQuery) -> float:
 
 
 def _read(answer: Any, until: float) -> bytes:
-    """Read an answer, however slowly it comes, within its time and its size."""
+    """Read an answer, however slowly it arrives, within limits of time and size."""
     found = b""
     while part := answer.read1(65_536):
         found += part
@@ -147,7 +148,7 @@ def _read(answer: Any, until: float) -> bytes:
 
 
 def _said(content: bytes) -> str:
-    """A Prometheus' own words about an error; empty where it is none of these."""
+    """Return a Prometheus' own error message; empty where the content is none."""
     try:
         found = json.loads(content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Our frozen values as plain data and as JSON, and back: how clusters keep them."""
+"""Converts our frozen values to plain data and JSON, and back, as clusters store them."""
 
 import json
 import types
@@ -14,38 +14,38 @@ Value = TypeVar("Value")
 
 
 def dump(value: Any) -> str:
-    """A dataclass, or a tuple of them, as JSON."""
+    """Serialize a dataclass, or a tuple of them, as JSON."""
     plain = [asdict(item) for item in value] if isinstance(value, tuple) else asdict(value)
     return json.dumps(plain, separators=(",", ":"))
 
 
 def load(kind: type[Value], text: str) -> Value:
-    """The dataclass that ``dump`` wrote. Keys that this version does not know are left out."""
+    """Deserialize a dataclass that ``dump`` wrote. Keys that this version does not know are left out."""
     value: Value = _build(kind, json.loads(text))
     return value
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """A dataclass as plain data."""
+    """Convert a dataclass to plain data."""
     return asdict(value)
 
 
 def build(kind: type[Value], content: Any) -> Value:
-    """The dataclass that ``plain`` made. Keys that this version does not know are left out."""
+    """Build a dataclass from the data of ``plain``. Keys that this version does not know are left out."""
     value: Value = _build(kind, content)
     return value
 
 
 def load_all(kind: type[Value], text: str) -> tuple[Value, ...]:
-    """The tuple of dataclasses that ``dump`` wrote."""
+    """Deserialize a tuple of dataclasses that ``dump`` wrote."""
     return tuple(_build(kind, item) for item in json.loads(text))
 
 
 def with_detail(kind: str, status: Status) -> Status:
-    """Return a status as it was read, its detail as the value that a kind says it is."""
+    """Return a status with its detail, read as plain data, converted to the class of its kind."""
     if status.detail is None:
         return status
-    # Here and not above: only parents have any.
+    # Imported here because only parents have a detail.
     from fairlead.policy.kinds.record import ParentKind
     from fairlead.policy.kinds.table import KINDS
 
@@ -60,7 +60,7 @@ def _build(kind: Any, value: Any) -> Any:
 
 @cache
 def _builder(kind: Any) -> Callable[[Any], Any]:
-    """Return what builds values of a kind from plain data; a loop reads thousands of the same few kinds."""
+    """Return a cached builder of values of a kind from plain data; a loop reads thousands of the same few kinds."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _builder(next(arg for arg in get_args(kind) if arg is not type(None)))
@@ -70,7 +70,7 @@ def _builder(kind: Any) -> Callable[[Any], Any]:
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         inner = {each.name: hints[each.name] for each in fields(kind)}
-        # Found when first needed: a kind may be in itself. Most attributes are kept as they are.
+        # Resolved on first use: a kind may contain itself. Most attributes are kept as they are.
         found: dict[str, Callable[[Any], Any] | None] = {}
 
         def built(content: Mapping[str, Any]) -> Any:

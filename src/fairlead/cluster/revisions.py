@@ -1,4 +1,4 @@
-"""The git commit of a directory, and what differs from it."""
+"""Reads the git commit of a directory and the differences from it."""
 
 import os
 import subprocess
@@ -15,13 +15,13 @@ MOST_DIFF_BYTES = 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
-    """The git commit of a working directory, and how it differs from it.
+    """The git commit of a working directory, with its differences.
 
     Attributes:
-        commit: None before the first one.
+        commit: None before the first commit.
         branch: None when no branch is checked out.
-        dirty: Tracked files differ from the commit.
-        diff: How, as git shows it; the first MiB of it.
+        dirty: True if tracked files differ from the commit.
+        diff: The differences as git shows them; the first MiB.
     """
 
     commit: str | None
@@ -30,14 +30,14 @@ class Revision:
     diff: bytes = b""
 
     def told(self) -> dict[str, Any]:
-        """All but the diff."""
+        """Return all but the diff, as plain data."""
         told = asdict(self)
         del told["diff"]
         return told
 
 
 def read_revision(directory: Path) -> Revision | None:
-    """Read what git says of a directory; None where it has no say, or takes too long."""
+    """Read the git revision of a directory; None outside of a repository, or if git fails or takes too long."""
     if repository(os.path.abspath(directory)) is None:
         return None
     said = _git(directory, "status", "--porcelain=v2", "--branch", "--untracked-files=no")

@@ -1,4 +1,4 @@
-"""Runs chosen by what they are instead of by their names: phases and labels, all of which have to hold."""
+"""Selects runs by phases and labels instead of names; all conditions must hold."""
 
 from fairlead.frozen import dataclass
 from fairlead.state.snapshot import AnyWorkload, Phase
@@ -9,18 +9,18 @@ FINISHED = frozenset(phase for phase in Phase if phase.is_final)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A choice of runs.
+    """A selection of runs.
 
     Attributes:
-        phases: Any of these; all of them when it is empty.
-        labels: Name and value, or None for a label of any value; each of them.
+        phases: Any of these; all phases when empty.
+        labels: Name and value, or None for a label of any value; all must match.
     """
 
     phases: frozenset[Phase] = frozenset()
     labels: tuple[tuple[str, str | None], ...] = ()
 
     def matches(self, run: AnyWorkload) -> bool:
-        """Return whether a run is one of them."""
+        """Return whether a run matches."""
         if self.phases and run.status.phase not in self.phases:
             return False
         own = run.spec.labels
@@ -28,7 +28,7 @@ class Selection:
 
     @property
     def label_selector(self) -> str:
-        """The labels as an API server's list takes them; empty for any."""
+        """Return the labels as a label selector of an API server; empty for any."""
         return ",".join(name if value is None else f"{name}={value}" for name, value in self.labels)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Values for what runs use of the machines that they are on; how it is found out is each cluster's own."""
+"""Values for the resource usage of runs; each cluster measures it in its own way."""
 
 from fairlead.frozen import dataclass
 from fairlead.state.snapshot import PodPhase
@@ -10,9 +10,9 @@ class GpuUsage:
 
     Attributes:
         name: UUID, with the instance of a part.
-        busy: Share of the time in which it computes, from 0 to 1; None when it is not told.
-        memory_bytes: In use; None when it is not told.
-        power_watts, temperature_celsius: Of the whole device; None when they are not told.
+        busy: Share of the time in which it computes, from 0 to 1; None where not reported.
+        memory_bytes: Memory in use; None where not reported.
+        power_watts, temperature_celsius: Values of the whole device; None where not reported.
     """
 
     name: str
@@ -25,12 +25,12 @@ class GpuUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodUsage:
-    """A pod that runs or starts; None is what is not known.
+    """The usage of a pod that runs or starts; None for unknown values.
 
     Attributes:
-        phase: ``Running`` or ``Starting``; one that starts uses nothing yet.
+        phase: ``Running`` or ``Starting``; a starting pod uses nothing yet.
         cpu_milli: Thousandths of a processor, over the last moments.
-        granted_cpu_milli, granted_memory_bytes: What it may use at most, or asked for; 0 for nothing said.
+        granted_cpu_milli, granted_memory_bytes: Its limit or request; 0 for none.
     """
 
     run: str
@@ -48,7 +48,7 @@ class PodUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usages:
-    """Pods, and what could not be found out and why, a sentence each."""
+    """The usage of pods, with one sentence for each thing that could not be measured, including the reason."""
 
     pods: tuple[PodUsage, ...]
     missing: tuple[str, ...] = ()
