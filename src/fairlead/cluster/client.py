@@ -145,15 +145,17 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def revised(self, workload: AnyWorkload, spec: Spec, *, directory: Path | None = None) -> Spec | None:
-        """Return the spec that ``launch`` gives an unfinished workload that has the name already; nothing is kept.
+        """Return the spec that ``launch`` gives the unfinished workload that already has the name; nothing is stored.
 
-        It is the one that the workload has where nothing changes; None where ``launch`` refuses the name.
+        An unchanged spec is that of the workload; None where ``launch`` refuses the name.
         """
         ...
 
     def edited_code(self, workload: AnyWorkload, spec: WorkloadSpec, directory: Path | None) -> tuple[str, ...] | None:
-        """Return the paths of the code of an endpoint's spec that differ from what ``launch`` would take along for
-        another one; None where that cannot be told."""
+        """Return the paths in which an endpoint's stored code differs from what ``launch`` would store for a spec.
+
+        None where that cannot be determined.
+        """
         ...
 
     def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:

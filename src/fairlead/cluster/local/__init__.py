@@ -1,1 +1,1 @@
-"""The cluster on this machine: state in one SQLite file, pods as process groups, each under a shim that outlives us."""
+"""The cluster on this machine: state in one SQLite file; each pod is a process group under a shim that outlives us."""

@@ -1,4 +1,4 @@
-"""The keys of this machine's endpoints: a file in the state directory, with their hashes only."""
+"""Access keys of this machine's endpoints: a file in the state directory that holds only their hashes."""
 
 import fcntl
 import os
@@ -17,16 +17,16 @@ def read_keys(path: Path) -> Keys:
     """Return all keys, oldest first.
 
     Raises:
-        ClusterError: The file cannot be read: no endpoint may be opened by half of it.
+        ClusterError: The file cannot be read; a partly read file must not open endpoints.
     """
     return read_records(path, "keys", AccessKey, "Remove it and make new keys.")
 
 
 def add_key(path: Path, key: AccessKey) -> None:
-    """Keep a key.
+    """Add a key.
 
     Raises:
-        Conflict: The team has one of that name.
+        Conflict: The team already has a key of that name.
     """
 
     def with_it(keys: Keys) -> Keys:
@@ -40,10 +40,10 @@ def add_key(path: Path, key: AccessKey) -> None:
 
 
 def remove_key(path: Path, team: str, name: str) -> None:
-    """Keep a key no longer.
+    """Delete a key.
 
     Raises:
-        NotFound: The team has none of that name.
+        NotFound: The team has no key of that name.
     """
 
     def without(keys: Keys) -> Keys:
@@ -63,7 +63,7 @@ def _change(path: Path, of: Callable[[Keys], Keys]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Let one command at a time change the file."""
+    """Serialize changes of the file among commands."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""Makes the pods of the database real: the part that a kubelet plays on Kubernetes.
+"""Runs the pods of the database as processes, as a kubelet does on Kubernetes.
 
-``observe`` reads what shims and ranks have written and records it; ``act`` starts pods that nobody has claimed and
-delivers stop notices. Both work from files, locks and rows alone, so an agent that was killed is replaced by another.
+``observe`` reads the files of shims and ranks and records their content; ``act`` starts unclaimed pods and delivers
+stop notices. Both rely on files, locks and rows alone, so that a new agent can take over from one that was killed.
 """
 
 import logging
@@ -36,20 +36,20 @@ from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload, is_
 
 log = logging.getLogger(__name__)
 
-# A launcher that still imports after this long is left aside; the claim on a pod keeps it from starting twice.
+# A launcher that is still importing after this long is given up; the claim on a pod keeps it from starting twice.
 START_TIMEOUT_S = 60.0
-# A shim that has not ended its pod this long after SIGKILL was due is killed with all that is left.
+# A shim that has not ended its pod this long after SIGKILL was due is killed together with all remaining processes.
 KILL_SLACK_S = 10.0
-# Signs of life are recorded this often; `stall_timeout` is many times longer.
+# Minimum time between two recorded signs of activity; `stall_timeout` is many times longer.
 ACTIVE_STEP_S = 1.0
-# A run's files are made just before its row; younger ones may be on their way.
+# A run's files are created just before its row; younger ones may belong to a submission in progress.
 SWEEP_AGE_S = 60.0
 MESSAGE_LOST = "its supervising process was killed, which ended its ranks"
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """The agent's memory of a pod; losing it costs nothing but a repeated signal."""
+    """The agent's memory of a pod; losing it costs no more than a repeated signal."""
 
     requested_at: float | None = None
     notified: tuple[float, float] | None = None
@@ -57,7 +57,7 @@ class _Attempt:
 
 
 class Agent:
-    """Looks after the pods of this machine."""
+    """Manages the pods of this machine."""
 
     def __init__(self, home: Home, store: Store, node: Node) -> None:
         self._home = home
@@ -73,11 +73,11 @@ class Agent:
         self._library = _library(home)
 
     def get_ready(self) -> None:
-        """Start what starts pods while there is still other work to do before the first one."""
+        """Start the process that makes shims ahead of the first pod, in parallel with other work."""
         self._launchers.get_ready()
 
     def observe(self, now: float) -> int:
-        """Record what has become of every live pod; the number of pods that are live."""
+        """Record the state of every live pod; return the number of live pods."""
         rows = self._store.live_pods()
         self._probes.keep({row.pod.uid for row in rows})
         for row in rows:
@@ -91,7 +91,7 @@ class Agent:
         return len(rows)
 
     def act(self, now: float) -> None:
-        """Start what is to start and stop what is to stop."""
+        """Start the pods that are to start and stop those that have a stop notice."""
         for row in self._store.live_pods():
             try:
                 if row.pod.terminating_since is not None:
@@ -99,7 +99,8 @@ class Agent:
                 elif row.pod.phase is PodPhase.CREATED:
                     self._start(row, now)
             except OSError as error:
-                # A full disk or a missing directory hurts one pod; the others go on, and the next pass tries again.
+                # A full disk or a missing directory affects one pod only; the others continue, and the next pass
+                # retries.
                 log.warning("pod %s: %s", row.pod.uid, error)
         self._environments.collect()
         active = self._store.active_uids()
@@ -107,13 +108,13 @@ class Agent:
         self._home.free_memory(active)
 
     def close(self) -> None:
-        """Let the warm launchers go; pods live on under their shims."""
+        """Stop the warm launchers; pods live on under their shims."""
         self._environments.close()
         self._launchers.close()
         self._probes.close()
 
     def sweep(self) -> None:
-        """Remove files of runs that were forgotten, and settle what ended unseen; done when a supervisor starts."""
+        """Remove files of forgotten runs and settle trees whose end was missed; called when a supervisor starts."""
         runs, now = self._home.path / "runs", time.time()
         for directory in runs.iterdir() if runs.is_dir() else ():
             if (directory / "code").is_dir():
@@ -132,7 +133,7 @@ class Agent:
         pod = row.pod
         path = self._home.pod(pod.workload_uid, pod.uid)
         ended = read_json(path / "exit.json")
-        # The claim is looked for first: a shim may take the lock and claim the pod at any moment, and holds the lock
+        # The claim is checked first: a shim may take the lock and claim the pod at any moment, and it holds the lock
         # from before its claim until after its record.
         if ended is None and (path / "claimed.json").exists() and not is_locked(path / "shim.lock"):
             ended = read_json(path / "exit.json")
@@ -140,7 +141,7 @@ class Agent:
                 try:
                     killed = kill_leftovers(pod.uid)
                 except TimeoutError as error:
-                    # Not over while one of its processes lives: the gang must not start beside it.
+                    # The pod is not final while one of its processes lives: the gang must not start beside it.
                     log.error("pod %s: %s", pod.uid, error)
                     return None
                 log.warning("pod %s lost its shim; %d leftover processes killed", pod.uid, killed)
@@ -156,7 +157,7 @@ class Agent:
         return self._seen(row, self._probed(pod), path)
 
     def _probed(self, pod: Pod) -> Pod:
-        """The pod with what its server answers, if it is one of an endpoint and is to serve."""
+        """Return the pod with the last answer of its server to the probe, if it is a replica of an endpoint."""
         if pod.phase is not PodPhase.RUNNING:
             return pod
         if not self._probes.knows(pod.uid):
@@ -169,7 +170,7 @@ class Agent:
         return replace(pod, ready=answer.ready and pod.terminating_since is None, message=answer.problem)
 
     def _seen(self, row: PodRow, pod: Pod, path: Path) -> Observation | None:
-        """The observation to record; None when it says nothing new."""
+        """Return the observation to record; None when nothing has changed."""
         progress, active_at = read_progress(path)
         if active_at is not None and active_at - (pod.active_at or 0.0) >= ACTIVE_STEP_S:
             pod = replace(pod, active_at=active_at)
@@ -186,13 +187,13 @@ class Agent:
         pod = row.pod
         memory = self._attempts.setdefault(pod.uid, _Attempt())
         path = self._home.pod(pod.workload_uid, pod.uid)
-        # A launcher that ended without a claim on the pod will never make one, and neither will a shim.
+        # A launcher that ended without a claim on the pod will never make one, and neither will its shim.
         hopeless = memory.through_launcher and (self._launchers.has_ended(pod.workload_uid) or _shim_has_ended(path))
         if (path / "claimed.json").exists():
             return
         if memory.requested_at is not None and now - memory.requested_at < START_TIMEOUT_S and not hopeless:
             return
-        # Last, as for that instant nobody else can take it: a shim that is about to would give up.
+        # Checked last, since taking the lock for that instant makes a shim that is about to claim the pod give up.
         if is_locked(path / "shim.lock"):
             return
         workload = self._store.get(pod.workload_uid)
@@ -204,10 +205,10 @@ class Agent:
             self._cancel(row, path, now, gone)
             return
         spec = self._prepare(workload, pod, environ, now)
-        # No process outlives a power cut, so that nothing is to be read of what was to start before.
+        # No process outlives a power cut, so that the file need not be durable.
         write_json(path / "pod.json", spec, durably=False)
         (path / "shim.json").unlink(missing_ok=True)
-        # The second try goes without a launcher: whatever kept the first one, it is not that.
+        # The second try bypasses the launcher, which may be the reason why the first one failed.
         memory.through_launcher = memory.requested_at is None and self._launchers.start(workload, spec, path)
         if not memory.through_launcher:
             self._launchers.start_cold(path)
@@ -253,7 +254,7 @@ class Agent:
             try:
                 write_json(path / "stop.json", notice)
             finally:
-                # On a full disk the shim gives the grace that it was started with.
+                # On a full disk the shim uses the grace period that it was started with.
                 _signal(int(claimed["pid"]), signal.SIGTERM)
             memory.notified = (since, deadline)
         elif now > deadline + KILL_SLACK_S:
@@ -262,7 +263,7 @@ class Agent:
             kill_leftovers(pod.uid)
 
     def _cancel(self, row: PodRow, path: Path, now: float, why: str) -> None:
-        """End a pod that was never claimed, by claiming it: whoever comes later finds it taken."""
+        """End a pod that was never claimed, by claiming it: a late shim finds it taken."""
         path.mkdir(parents=True, exist_ok=True)
         with held(path / "shim.lock") as ours:
             if not ours or (path / "claimed.json").exists():
@@ -273,11 +274,11 @@ class Agent:
         self._tidy(pod)
 
     def _tidy(self, pod: Pod) -> None:
-        """Remove what a pod leaves behind when it is over: all but its log and its records."""
+        """Remove the files of a terminated pod, except its log and its records."""
         path = self._home.pod(pod.workload_uid, pod.uid)
         try:
             (path / "pod.json").unlink(missing_ok=True)
-        except OSError as error:  # a disk that is read-only by now; nothing starts from it, as the pod is claimed
+        except OSError as error:  # a read-only disk; nothing starts from the file, as the pod is claimed
             log.warning("pod %s: %s", pod.uid, error)
         if self._limits.parent is not None:
             limits.remove(self._limits.parent / pod.uid)
@@ -287,7 +288,7 @@ class Agent:
             self._settle(pod.workload_uid, pod.attempt, time.time())
 
     def _settle(self, uid: str, attempt: int, now: float) -> None:
-        """Move what an attempt made in a tree of its own to where it belongs, once all of its pods are over."""
+        """Move what an attempt wrote in its own tree to the working directory, once all of its pods are final."""
         if all(pod.phase.is_final for pod in self._store.pods(uid) if pod.attempt == attempt):
             for settled, tree in self._code.settle(uid, attempt):
                 if settled.left:
@@ -318,10 +319,10 @@ def _finished(pod: Pod, ended: dict[str, Any], started: dict[str, Any] | None) -
 
 
 def _library(home: Home) -> Path:
-    """A directory that holds the package ``fairlead`` and nothing else, for interpreters that lack it."""
+    """Return a directory that holds the package ``fairlead`` and nothing else, for interpreters that lack it."""
     directory = home.path / "library"
     directory.mkdir(exist_ok=True)
-    # Resolved: a supervisor that a shim started may itself have found the package through this very link.
+    # Resolved: a supervisor started by a shim may itself have found the package through this very link.
     link, package = directory / "fairlead", Path(__file__).resolve().parents[2]
     if not link.is_symlink() or link.readlink() != package:
         temporary = directory / f".fairlead-{os.getpid()}-{time.monotonic_ns()}"
@@ -331,13 +332,13 @@ def _library(home: Home) -> Path:
 
 
 def _shim_has_ended(path: Path) -> bool:
-    """Return whether the shim that a launcher made last for a pod is gone; False while it has yet to make one."""
+    """Return whether the shim that a launcher last made for a pod has ended; False before it has made one."""
     made = read_json(path / "shim.json")
     if made is None:
         return False
     try:
         os.kill(int(made["pid"]), 0)
-    except (ProcessLookupError, PermissionError):  # the latter where the number is somebody else's by now
+    except (ProcessLookupError, PermissionError):  # PermissionError: the process id was reused by another user
         return True
     return False
 

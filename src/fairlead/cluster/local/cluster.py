@@ -1,4 +1,4 @@
-"""The local cluster behind the port, as the loop and the faces see it. Only the supervisor also runs an agent."""
+"""The local cluster behind the port, as the loop and the clients see it. Only the supervisor also runs an agent."""
 
 import contextlib
 import os
@@ -61,11 +61,11 @@ if TYPE_CHECKING:
     from fairlead.state.plan import Change, Plan
     from fairlead.state.series import Point
 
-# How often a waiting process asks the database whether anything has changed; one such question costs microseconds.
+# Interval at which a waiting process polls the database for changes; one poll costs microseconds.
 LOOK_S = 0.02
-# How often it is tried whether anything can be kept; a try writes a little and costs tens of microseconds.
+# Interval of write tests of the state directory; a test writes a little and costs tens of microseconds.
 TRY_S = 2.0
-# Bytes of a supervisor's answer; its counts take a few thousand.
+# Limit on the bytes of a supervisor's answer; its counts take a few thousand.
 MOST_ANSWER = 65_536
 
 
@@ -73,8 +73,8 @@ class LocalCluster:
     """This machine as a cluster. An instance belongs to one thread.
 
     Args:
-        is_loops: It is the loop's own, which looks twice a second: it is shown what matters only to those that wait
-            while somebody does. Whoever asks what would happen is shown all.
+        is_loops: It belongs to the control loop, which takes two snapshots a second: they include what matters only to
+            pending runs while there are any. Other callers get everything.
     """
 
     has_containers = False
@@ -85,7 +85,7 @@ class LocalCluster:
         try:
             self.store = Store(home)
         except NoRoom:
-            # To look, and to make room, takes a little of it.
+            # Reading and deleting need a little space, too.
             if not release_reserve(home):
                 raise
             self.store = Store(home)
@@ -99,7 +99,7 @@ class LocalCluster:
 
     @classmethod
     def open(cls, path: Path | None = None) -> "LocalCluster":
-        """The cluster whose state is in ``path``, or where FAIRLEAD_HOME or the user's state directory says."""
+        """Open the cluster whose state is in ``path``, FAIRLEAD_HOME or the user's state directory."""
         return cls(Home.open(path))
 
     def close(self) -> None:
@@ -108,15 +108,15 @@ class LocalCluster:
         self.store.close()
 
     def measure(self, num_live: int, now: float) -> None:
-        """Measure how busy runs keep what they hold, if it is time; only the loop does.
+        """Measure how busy runs keep what they hold, if that is due; called by the loop only.
 
         Args:
-            num_live: How many pods are live; before the first is there is nothing to measure.
+            num_live: Number of live pods; there is nothing to measure before the first.
         """
         if self._meter is None:
             if num_live == 0:
                 return
-            # Here and not above: only what looks after runs needs it.
+            # Imported here because only the supervisor needs it.
             from fairlead.cluster.local.utilization_meter import UtilizationMeter
 
             self._meter = UtilizationMeter(self.home, self.store)
@@ -125,7 +125,7 @@ class LocalCluster:
             self._meter.measure(filter(is_leaf, active), pods, now)
 
     def _with_idleness(self, runs: tuple[Workload, ...]) -> tuple[Workload, ...]:
-        """Runs with what was measured of those that leave idle what they hold."""
+        """Return the runs with their measured idleness."""
         if self._meter is None:
             return runs
         found = [(run, self._meter.idle_of(run)) for run in runs]
@@ -138,22 +138,22 @@ class LocalCluster:
         return (self._priced_node(),)
 
     def node(self) -> Node:
-        """This machine; asked for once, since its hardware does not change under a process."""
+        """Return this machine, cached, since its hardware does not change during a process."""
         if self._node is None:
-            # Here and not above: what only lists runs need not load what looks at hardware.
+            # Imported here because listing runs need not load what reads hardware.
             from fairlead.cluster.local import machine
 
             self._node = machine.node()
         return self._node
 
     def share_of(self, grant: Grant) -> int:
-        """The part of this machine that a pod pays for."""
-        from fairlead.ledger.usage import share_of  # here and not above: what only lists runs needs nothing of money
+        """Return the share of this machine that a pod pays for."""
+        from fairlead.ledger.usage import share_of  # imported here because listing runs does not need the ledger
 
         return share_of(grant, self.node())
 
     def _priced_node(self) -> Node:
-        """This machine with the price of now; one of which nobody says is there already, and costs nothing more."""
+        """Return this machine with its current price; 0 if none is set, since it costs nothing more."""
         node = self.node()
         rate = self.store.rate_at(node.name, time.time())
         return node if rate is None else replace(node, price_per_hour=rate / 1_000_000)
@@ -166,7 +166,7 @@ class LocalCluster:
         try:
             teams = self.teams()
         except ClusterError:
-            # Nothing is started by half of what was meant; what runs is looked after all the same.
+            # Nothing is started on a partly read file; running pods are managed all the same.
             if waits or not self._is_loops:
                 raise
             teams = ()
@@ -181,7 +181,7 @@ class LocalCluster:
         if seen.spending is not None:
             seen = replace(seen, teams=teams)
         seen = replace(seen, demand=self._demand(seen), measurements=self._measurements(seen))
-        # What others took, and whose turn it is, matters only to those that wait, or may share GPUs.
+        # Completed runs, teams and rules matter only to pending runs, and to those that may share GPUs.
         if self._is_loops and not waits and not any(run.spec.resources.colocate for run in runs):
             return seen
         return replace(
@@ -192,10 +192,10 @@ class LocalCluster:
         )
 
     def _demand(self, seen: Snapshot) -> "Mapping[str, Demand]":
-        """Read what the gateway counts of the endpoints that are there, by their uids."""
+        """Read the gateway's demand for existing endpoints, by uid."""
         if not seen.parents or not any(type(each.spec).__name__ == "Serving" for each in seen.parents):
             return {}
-        # Here and not above: what only lists runs needs neither.
+        # Imported here because listing runs needs neither.
         from fairlead.cluster.local.endpoints import demand_here
         from fairlead.policy.serving.routes import public_names
 
@@ -204,17 +204,17 @@ class LocalCluster:
         return {uid: found[name] for uid, name in names.items() if name in found}
 
     def _measurements(self, seen: Snapshot) -> "Mapping[str, Measurement]":
-        """Return what the queries answered by which endpoints scale; the loop alone asks."""
+        """Return the answers to the queries by which endpoints scale; only the loop sends them."""
         if not self._is_loops or not any(type(each.spec).__name__ == "Serving" for each in seen.parents):
             return {}
         if self._prometheus is None:
-            from fairlead.cluster.prometheus import PrometheusReader  # here and not above: few clusters have endpoints
+            from fairlead.cluster.prometheus import PrometheusReader  # here because few clusters have endpoints
 
             self._prometheus = PrometheusReader()
         return self._prometheus.look(seen, time.time())
 
     def teams(self) -> "tuple[Team, ...]":
-        """Those of the file, read anew when it has changed."""
+        """Return the teams of the file, read again after a change."""
         try:
             found = self.home.teams.stat()
         except FileNotFoundError:
@@ -225,10 +225,10 @@ class LocalCluster:
         return self._teams_read[1]
 
     def _spending(self, workloads: tuple[Workload, ...], teams: "tuple[Team, ...]") -> Spending | None:
-        """Sum up what was spent where somebody has a limit; None where nobody has one or no price is set."""
+        """Return spending if a run or a budget has a limit; None without a limit or a price."""
         bounded = [run.uid for run in workloads if run.spec.max_cost is not None]
         has_budgets = any(team.has_budgets for team in teams)
-        # Whoever asks what would become of a run may mean one with a limit that is not among them yet.
+        # A forecast may be for a run with a limit that is not submitted yet.
         if self._is_loops and not (bounded or has_budgets):
             return None
         now = time.time()
@@ -238,14 +238,14 @@ class LocalCluster:
         return replace(spent, by_run={uid: self.store.cost_of(uid, now) or 0 for uid in bounded})
 
     def tell_budgets(self) -> None:
-        """Tell the unfinished runs of each budget once a month when half, four fifths and all of it is spent."""
-        with suppress(ClusterError):  # told by the snapshot as soon as somebody waits
+        """Notify the unfinished runs of each budget once a month when 50%, 80% and 100% of it is spent."""
+        with suppress(ClusterError):  # the snapshot reports it as soon as a run is pending
             self._tell_budgets([team for team in self.teams() if team.has_budgets])
 
     def _tell_budgets(self, teams: "list[Team]") -> None:
         if not teams:
             return
-        # Here and not above: only what looks after runs needs it.
+        # Imported here because only the supervisor needs it.
         from fairlead.policy.queue.budgets import accounts_of, reached_notice
 
         now = time.time()
@@ -260,7 +260,7 @@ class LocalCluster:
         forgotten = False
         applied: dict[int, bool] = {}
         no_room: NoRoom | None = None
-        # What is forgotten makes room for the rest.
+        # Forgotten workloads free space for the other changes.
         for place, change in sorted(enumerate(plan.changes), key=lambda item: not item[1].forget):
             new: tuple[str, ...] = ()
             try:
@@ -283,13 +283,13 @@ class LocalCluster:
         return tuple(applied[place] for place in range(len(plan.changes)))
 
     def _prepare_children(self, change: "Change", now: float) -> tuple[str, ...]:
-        """Give children their files before a change submits or resumes them; the uids of those that are new.
+        """Create the files of children before a change submits or resumes them; return the uids of new ones.
 
         They inherit the environment and the code that their parent was submitted or resumed with.
         """
         if not change.submit and not change.children:
             return ()
-        # Here and not above: what only lists runs needs neither.
+        # Imported here because listing runs needs neither.
         from fairlead.policy.kinds.table import runs_of
         from fairlead.state.plan import child_uid
 
@@ -316,8 +316,8 @@ class LocalCluster:
             self._remove(uid)
 
     def _move_away(self, uid: str) -> None:
-        """Mark the files of a workload as nobody's, before it is forgotten: whoever dies in between leaves a mark."""
-        # Files that cannot be moved do not keep it from being forgotten; removing them is tried where they are.
+        """Mark the files of a workload for removal before it is forgotten, so that a crash in between leaves a mark."""
+        # Files that cannot be moved do not keep it from being forgotten; they are removed in place.
         with suppress(OSError):
             self.home.run(uid).rename(self.home.leftovers(uid))
 
@@ -327,8 +327,8 @@ class LocalCluster:
             shutil.rmtree(left, ignore_errors=True)
 
     def forget(self, workloads: Sequence[AnyWorkload]) -> tuple[bool, ...]:
-        """Remove workloads that are over, as far as they are as given."""
-        from fairlead.state.plan import Change, Plan  # here and not above: what only lists runs needs nothing of plans
+        """Delete finished workloads that have not changed since."""
+        from fairlead.state.plan import Change, Plan  # imported here because listing runs does not need plans
 
         over = [run for run in workloads if run.status.phase.is_final]
         changes = (Change(workload_uid=run.uid, version=run.version, forget=True) for run in over)
@@ -336,7 +336,7 @@ class LocalCluster:
         return tuple(done.get(run.uid, False) for run in workloads)
 
     def sweep(self) -> None:
-        """Remove the files of workloads that were forgotten by somebody who died before removing them."""
+        """Remove the files of forgotten workloads whose removal was interrupted."""
         runs = self.home.runs
         for left in sorted(runs.glob(f"*{LEFTOVERS}")) if runs.exists() else ():
             uid = left.name.removesuffix(LEFTOVERS)
@@ -344,26 +344,26 @@ class LocalCluster:
                 self._remove(uid)
 
     def space_of(self, workload: AnyWorkload) -> int | None:
-        from fairlead.cluster.local.space import used_bytes  # here and not above: seldom needed
+        from fairlead.cluster.local.space import used_bytes  # imported here because it is seldom needed
 
         return used_bytes(self.home.run(workload.uid))
 
     def keeps(self) -> "Retention":
-        from fairlead.cluster.local.retention import read_keep  # here and not above: seldom needed
+        from fairlead.cluster.local.retention import read_keep  # imported here because it is seldom needed
 
         return read_keep(self.home.keep)
 
     def in_its_team(self, spec: Spec) -> Spec:
-        """As it is: any team may be named here."""
+        """Return the spec unchanged: any team may be named here."""
         return spec
 
     def prepare(self, spec: Training, directory: Path | None) -> Prepared:
-        """With an absolute working directory, which is used where it is.
+        """Return the spec with an absolute working directory, which is used in place.
 
         Raises:
-            InvalidSpec: It is not there, or the command cannot start in it.
+            InvalidSpec: The directory does not exist, or the command cannot start in it.
         """
-        # Here and not above: only what submits needs it.
+        # Imported here because only submissions need it.
         from fairlead.cluster.local.code.snapshots import no_project
         from fairlead.cluster.preflight import command_problem, place_problem, workdir_problem
 
@@ -381,10 +381,10 @@ class LocalCluster:
         return Prepared(spec=spec if directory is None else self._with_origin(spec, workdir), notes=notes)
 
     def _with_model(self, spec: Training, base: Path) -> Training:
-        """With the path of the model, of a replica of an endpoint that has one."""
+        """Return the spec with the path of its model, if it is a replica with one."""
         if not getattr(spec, "model_path", ""):
             return spec
-        # Here and not above: few runs serve a model.
+        # Imported here because few runs serve a model.
         from fairlead.cluster.local.models import path_of
         from fairlead.specs.serving import Replica
 
@@ -395,11 +395,11 @@ class LocalCluster:
             raise type(error)(f"{spec.service}: model: {error}") from error
 
     def _with_origin(self, spec: Training, workdir: Path) -> Training:
-        """With the place that ``checkpoint.from`` means, once there is something in it."""
+        """Return the spec with ``checkpoint.from`` resolved to a place, which must hold a checkpoint."""
         given = spec.checkpoint.origin
         if given is None:
             return spec
-        # Here and not above: few runs need it.
+        # Imported here because few runs need it.
         from fairlead.cluster.local.pod_spec import checkpoint_place
         from fairlead.cluster.origins import is_run_name, refuse_empty
         from fairlead.specs.model_reference import read_reference
@@ -415,7 +415,7 @@ class LocalCluster:
         return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
 
     def _place_of_model(self, spec: Training) -> str:
-        from fairlead.cluster.local.models import resolve  # here and not above: few runs need it
+        from fairlead.cluster.local.models import resolve  # imported here because few runs need it
 
         given = spec.checkpoint.origin or ""
         try:
@@ -430,23 +430,23 @@ class LocalCluster:
         return str(found.place)
 
     def models(self, name: str | None = None) -> "tuple[ModelVersion, ...]":
-        """Versions of models that were pushed here, those of a name or all, by name and number."""
+        """Return the versions of models pushed here, of one name or of all, by name and number."""
         return self.store.models(name)
 
     def add_model(self, given: "ModelVersion") -> "tuple[ModelVersion, bool]":
-        """Keep a new version, whose content is there; the version, and False where it was known already."""
+        """Store a new version, whose content already exists; return it, with False if it was known already."""
         return self.store.add_model(given)
 
     def remove_model(self, version: "ModelVersion") -> None:
-        """Remove a version of a model; its content is removed when outputs that nobody needs are.
+        """Remove a version of a model; its content is removed together with unreferenced outputs.
 
         Raises:
-            Conflict: It has a stage.
+            Conflict: The version has a stage.
         """
         self.store.remove_model(version.name, version.version)
 
     def promote_model(self, version: "ModelVersion", stage: str) -> "ModelVersion":
-        """Give a version a stage, which no other of its name has from then on."""
+        """Give a version a stage, and take it from any other version of that name."""
         return self.store.promote_model(version.name, version.version, stage)
 
     def launch(
@@ -457,7 +457,7 @@ class LocalCluster:
         return workload
 
     def _revised(self, spec: Spec, environ: Mapping[str, str] | None) -> Workload[Spec] | None:
-        """Give an endpoint that is there the spec of another of its name; None where there is none."""
+        """Replace the spec of an existing endpoint of that name; return None without one."""
         if type(spec).__name__ != "Serving":
             return None
         found = self.store.named(spec.name, spec.team)
@@ -466,7 +466,7 @@ class LocalCluster:
         revised = self.revised(found, spec)
         if revised is None:
             return None
-        # Also of the same code: what is no source, such as a table beside it, may be another by now.
+        # Also for the same code: files other than sources, such as a table, may have changed.
         kept = self._keep_code(found.uid, spec)
         if found.spec == revised:
             return found
@@ -474,7 +474,7 @@ class LocalCluster:
         return self.store.revise(found.uid, kept, time.time())
 
     def revised(self, workload: AnyWorkload, spec: Spec, *, directory: Path | None = None) -> Spec | None:
-        """Return the spec that ``launch`` gives an endpoint that is there; None for any other workload."""
+        """Return the spec that ``launch`` gives an existing endpoint; None for any other workload."""
         if type(spec).__name__ != "Serving" or type(workload.spec) is not type(spec):
             return None
         serving = cast("Serving", spec)
@@ -485,13 +485,13 @@ class LocalCluster:
     def edited_code(
         self, workload: AnyWorkload, spec: "WorkloadSpec", directory: Path | None
     ) -> tuple[str, ...] | None:
-        """Return the sources of an endpoint's code that differ from those in the directory of a spec of it."""
+        """Return the sources of an endpoint's code that differ from those in the directory of a spec."""
         before, serving = cast("Serving", workload.spec), cast("Serving", spec)
         return self._code().edited_sources(workload.uid, before.code, serving.replica())
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
-        """Return the address of an endpoint; None while there is no gateway, or it is over."""
-        # Here and not above: what only lists runs asks for none.
+        """Return the URL of an endpoint; None before there is a gateway, and once the endpoint is over."""
+        # Imported here because listing runs does not need it.
         from fairlead.cluster.local.endpoints import gateway_url
         from fairlead.policy.serving.routes import public_names
 
@@ -499,37 +499,37 @@ class LocalCluster:
         return None if url is None or name is None else f"{url}/{name}/"
 
     def has_gateway(self) -> bool:
-        """Return True: one is started with the first endpoint."""
+        """Return True: a gateway starts with the first endpoint."""
         return True
 
     def engine_problem(self, engine: "EndpointEngine") -> str | None:
-        """Return that there are no engines here."""
+        """Return the reason that applies to all engines: they need Kubernetes."""
         return (
             f"{engine} is a controller of Kubernetes, and the local cluster has none. Remove `engine` to serve it "
             "here, or name a cluster that has it with `--context`"
         )
 
     def access_keys(self) -> "tuple[AccessKey, ...]":
-        """Return the keys of all teams."""
-        from fairlead.cluster.local.access_keys import read_keys  # here and not above: only endpoints have any
+        """Return the access keys of all teams."""
+        from fairlead.cluster.local.access_keys import read_keys  # here because only endpoints have keys
 
         return read_keys(self.home.access_keys)
 
     def add_access_key(self, key: "AccessKey") -> None:
-        """Keep a key.
+        """Add a key.
 
         Raises:
-            Conflict: The team has one of that name.
+            Conflict: The team already has a key of that name.
         """
         from fairlead.cluster.local.access_keys import add_key
 
         add_key(self.home.access_keys, key)
 
     def remove_access_key(self, team: str, name: str) -> None:
-        """Keep a key no longer.
+        """Delete a key.
 
         Raises:
-            NotFound: The team has none of that name.
+            NotFound: The team has no key of that name.
         """
         from fairlead.cluster.local.access_keys import remove_key
 
@@ -539,11 +539,11 @@ class LocalCluster:
         return self.update(workload.uid, spec, version=workload.version)
 
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
-        """Always: it runs where they are."""
+        """Return True: the run uses the directory itself."""
         return True
 
     def submit(self, spec: Spec, *, environ: Mapping[str, str] | None = None) -> Workload[Spec]:
-        """Keep a new workload, Pending; ``environ`` is the environment its program inherits, by default ours.
+        """Store a new workload, Pending; ``environ`` is the environment its program inherits, by default ours.
 
         Raises:
             NameTaken: An unfinished workload of that team has the name.
@@ -551,7 +551,7 @@ class LocalCluster:
         # Eleven hex digits: unique among millions, and short enough to read aloud.
         uid = uuid.uuid4().hex[:11]
         try:
-            # Files first: as soon as the row is there, a supervisor may start it.
+            # Files first: a supervisor may start the run as soon as its row exists.
             self._keep_environment(uid, environ)
             return self.store.submit(uid, self._keep_code(uid, spec), time.time())
         except BaseException:
@@ -559,15 +559,15 @@ class LocalCluster:
             raise
 
     def _keep_code(self, uid: str, spec: Spec) -> Spec:
-        """Keep the code of a spec, as it is now or as an endpoint names it. The spec, of an endpoint with that."""
-        # Here and not above: what only lists runs keeps none.
+        """Store the current code of a spec, or the code that an endpoint names. Return the spec with it."""
+        # Imported here because listing runs does not need it.
         from fairlead.policy.kinds.table import runs_of
 
         is_endpoint = type(spec).__name__ == "Serving"
         if is_endpoint and (had := getattr(spec, "code", "")) and self._code().keep_again(uid, had):
             return spec
 
-        # The runs of a pipeline mostly have one directory.
+        # The runs of a pipeline mostly share one directory.
         runs = {(run.workdir, run.snapshot): run for run in runs_of(spec)}
         for run in runs.values():
             self._code().keep(uid, run, time.time())
@@ -576,28 +576,28 @@ class LocalCluster:
         return cast("Spec", replace(cast("Serving", spec), code=self._code().newest(uid)))
 
     def code(self, uid: str) -> "KeptCode":
-        """Return what is kept of a workload's code, and what it ran with."""
+        """Return the stored code of a workload and the environment it ran with."""
         return self._code().shown(uid)
 
     def set_intent(self, uid: str, intent: Intent, *, environ: Mapping[str, str] | None = None) -> Workload[Any]:
-        """Record what the user wants of a workload now; a resumed one inherits the environment given then.
+        """Record the user's intent for a workload; a resumed one inherits the environment given now.
 
-        One that is over goes on with the code of that moment, too.
+        A finished one also resumes with the current code.
         """
         run = self.store.get(uid)
         if intent is Intent.RUN and run.status.phase.is_final:
             self._keep_environment(uid, environ)
             self._keep_code(uid, run.spec)
         if intent is not Intent.RUN and isinstance(self._found_trouble(), NoRoom):
-            # A full disk must not keep anybody from ending what fills it: neither this from being recorded, nor what
-            # follows from it.
+            # A full disk must not prevent ending what fills it: neither the record of the intent nor what follows from
+            # it.
             release_reserve(self.home)
             if intent is Intent.DELETE:
                 self._remove_files(uid)
         return self.store.set_intent(uid, intent)
 
     def update(self, uid: str, spec: Training, *, version: int) -> Workload:
-        from fairlead.policy.kinds.table import leaf  # here and not above: what only lists runs changes none
+        from fairlead.policy.kinds.table import leaf  # imported here because listing runs does not need it
 
         before = leaf(self.store.get(uid)).spec
         updated = self.store.update(uid, spec, version, time.time())
@@ -623,14 +623,14 @@ class LocalCluster:
         return self.workloads(), self.events()
 
     def pods(self, uid: str) -> tuple[Pod, ...]:
-        """All pods of a workload that are kept, those of earlier attempts too."""
+        """Return all stored pods of a workload, those of earlier attempts included."""
         return self.store.pods(uid)
 
     def find(self, name: str, team: str | None = None) -> Workload[Any]:
-        """The unfinished or else newest workload of that name; a uid, or the unique beginning of one, serves as well.
+        """Return the unfinished or else newest workload of a name; a uid, or its unique prefix, serves as well.
 
         Raises:
-            NotFound: Nothing of that name; near names are told.
+            NotFound: No workload has that name; the message lists similar names.
             Conflict: No team is given, and unfinished runs of several teams have the name.
         """
         same = [run for run in self.unfinished() if run.spec.name == name] if team is None else []
@@ -653,22 +653,22 @@ class LocalCluster:
         return self.store.select(selection, limit)
 
     def page(self, listing: "Listing") -> tuple[Workload[Any], ...]:
-        """The workloads of a page, newest first."""
+        """Return the workloads of a page, newest first."""
         return self.store.page(listing)
 
     def num_kept(self) -> int:
-        """Count the workloads that are kept."""
+        """Count the stored workloads."""
         return self.store.num_kept()
 
     def num_unfinished(self) -> "Mapping[Phase, int]":
-        """Count the workloads that are not over, by phase."""
+        """Count the unfinished workloads by phase."""
         return self.store.num_unfinished()
 
     def names(self) -> tuple[str, ...]:
         return self.store.names()
 
     def finished_names(self, team: str) -> frozenset[str]:
-        """Those of all teams, which share this machine's names."""
+        """Return the finished names of all teams, which share this machine's names."""
         return self.store.finished_names()
 
     def logs(
@@ -680,8 +680,8 @@ class LocalCluster:
         stop: Callable[[], bool] | None = None,
         watermark: Watermark | None = None,
     ) -> Iterator[LogLine]:
-        """Output of all ranks and attempts in order of time; following ends when the workload is final and drained."""
-        from fairlead.policy.kinds.table import leaf  # here and not above: what only lists runs reads no output
+        """Yield the output of all ranks and attempts by time; following ends once the workload is final and read."""
+        from fairlead.policy.kinds.table import leaf  # imported here because listing runs reads no output
 
         def over() -> bool:
             return (stop is not None and stop()) or self.store.get(uid).status.phase.is_final
@@ -703,13 +703,14 @@ class LocalCluster:
 
     def wait(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
-        # Against the counter of the last wait: what changed while the caller looked and decided is not missed.
+        # Compared with the counter of the last wait, so that changes while the caller observed and decided are not
+        # missed.
         while (counter := self.store.change_counter()) == self._seen and time.monotonic() < end:
             time.sleep(min(LOOK_S, max(0.0, end - time.monotonic())))
         self._seen = counter
 
     def where(self, workload: AnyWorkload) -> str:
-        """Nothing: there is one machine."""
+        """Return an empty text: there is one machine."""
         return ""
 
     def named(self, *workloads: AnyWorkload) -> str:
@@ -720,26 +721,26 @@ class LocalCluster:
         return self.node().name
 
     def costs(self, by: "Grouping", *, since: float, until: float, daily: bool = False) -> "Statement[Payer]":
-        """The bill of this machine within a window, and who pays which part; of each day by itself if ``daily``."""
+        """Return the bill of this machine within a window, divided among payers; for each day if ``daily``."""
         return self.store.cost(by, since=since, until=until, now=time.time(), daily=daily)
 
     def holders(self) -> "dict[str, Holder]":
-        """Runs that are charged, by uid, also those that were deleted since."""
+        """Return charged runs by uid, deleted ones included."""
         return self.store.holders()
 
     def busy_spans(self, *, since: float, until: float) -> list[tuple[str, int, int]]:
-        """Nodes with beginnings and ends, in milliseconds, of what runs held of them within a window."""
+        """Return nodes with the beginning and end, in milliseconds, of what runs held of them within a window."""
         return self.store.busy_spans(since, until, time.time())
 
     def prices(self) -> "tuple[Price, ...]":
-        """All prices that were ever set, by time."""
+        """Return all prices ever set, by time."""
         return self.store.prices()
 
     def set_price(self, price: "Price") -> None:
-        """Keep the price of this machine from a time on.
+        """Store the price of this machine from a time on.
 
         Raises:
-            NotFound: It has another name.
+            NotFound: The machine has another name.
         """
         if price.node != self.node().name:
             raise NotFound(f"There is no pool named {price.node!r} here; the only one is {self.node().name!r}.")
@@ -749,7 +750,7 @@ class LocalCluster:
         return self.store.cost_of(workload.uid, time.time())
 
     def goodput_of(self, workload: Workload) -> "Goodput":
-        from fairlead.ledger.goodput import goodput  # here and not above: what only lists runs needs nothing of it
+        from fairlead.ledger.goodput import goodput  # imported here because listing runs does not need it
 
         now = time.time()
         until = workload.status.finished_at
@@ -768,7 +769,7 @@ class LocalCluster:
             if found is not None and MANIFEST in files:
                 steps.append(int(found[1]))
             for file in files:
-                with contextlib.suppress(OSError):  # a checkpoint that makes way for a newer one just now
+                with contextlib.suppress(OSError):  # a checkpoint that is just being replaced by a newer one
                     num_bytes += os.lstat(os.path.join(directory, file)).st_size
         return OwnCheckpoints(place=str(place), steps=tuple(sorted(steps)), num_bytes=num_bytes)
 
@@ -776,11 +777,11 @@ class LocalCluster:
         return str(self.home.run(workload.uid))
 
     def unattended(self) -> str | None:
-        """Nothing: whoever asks for work starts a supervisor."""
+        """Return None: every client that needs a supervisor starts one."""
         return None
 
     def trouble(self) -> str | None:
-        """That nothing can be recorded because the state directory has no room or may not be written."""
+        """Return the reason why nothing can be recorded: the state directory is full or not writable; or None."""
         found = self._found_trouble()
         return None if found is None else str(found)
 
@@ -789,7 +790,7 @@ class LocalCluster:
         return is_locked(self.home.lock)
 
     def supervisor_pid(self) -> int | None:
-        """Process id of the supervisor; None when none runs."""
+        """Return the process id of the supervisor; None when none runs."""
         if not self.supervisor_alive():
             return None
         text = self.home.lock.read_text()
@@ -800,7 +801,7 @@ class LocalCluster:
         return self.ask_supervisor(timeout_s) is not None
 
     def ask_supervisor(self, timeout_s: float) -> bytes | None:
-        """The counts of the supervisor that holds the lock, as JSON; None when it does not answer in time."""
+        """Return the counts of the supervisor that holds the lock, as JSON; None when it does not answer in time."""
         import socket
         import tempfile
 
@@ -817,7 +818,7 @@ class LocalCluster:
                     return asking.recv(MOST_ANSWER)
                 except TimeoutError:
                     return None
-                except OSError:  # it is just starting or just ending, and has no socket
+                except OSError:  # it is starting or ending, and has no socket
                     time.sleep(LOOK_S)
         return None
 
@@ -825,9 +826,9 @@ class LocalCluster:
         """Wake the supervisor, or start one when there is work and none runs. Returns at once."""
         if not self.supervisor_alive():
             found = self._found_trouble()
-            # One that meets a full disk waits for room; any other trouble it could only end on.
+            # A supervisor waits out a full disk; on any other trouble it could only exit.
             if (found is None or isinstance(found, NoRoom)) and (self.store.has_work() or self.home.has_triggers):
-                # Here and not above, as below: what only lists runs starts nothing and wakes nobody.
+                # Imported here, as below, because listing runs neither starts nor wakes a supervisor.
                 from fairlead.cluster.local.supervision import start_supervisor
 
                 start_supervisor(self.home)
@@ -838,7 +839,7 @@ class LocalCluster:
             wake.setblocking(False)
             try:
                 wake.sendto(b"", os.fspath(self.home.socket))
-            except OSError:  # it is just starting or just ending, and looks at the database either way
+            except OSError:  # it is starting or ending, and reads the database either way
                 return
 
     def _found_trouble(self) -> ClusterError | None:
@@ -852,7 +853,7 @@ class LocalCluster:
         return tuple((pod.attempt, self.home.pod(uid, pod.uid)) for pod in self.store.pods(uid))
 
     def _code(self) -> "CodeStore":
-        # Here and not above: what only lists runs need not load it.
+        # Imported here because listing runs need not load it.
         from fairlead.cluster.local.code.keeping import CodeStore
 
         return CodeStore(self.home)
@@ -865,22 +866,22 @@ class LocalCluster:
             raise explained(self.home.path, error) from error
 
     def _inherit_environment(self, uid: str, parent: str) -> None:
-        """Keep for a child what is kept for its parent: the same file, since neither is ever written in place."""
+        """Link a child's environment to its parent's file, which is safe since neither is ever written in place."""
         linked = self.home.environment(uid).with_suffix(".link")
         try:
             self.home.run(uid).mkdir(mode=0o700, parents=True, exist_ok=True)
             linked.unlink(missing_ok=True)
             os.link(self.home.environment(parent), linked)
             linked.replace(self.home.environment(uid))
-            # Where both were one file already, that left both names.
+            # If both were one file already, the replacement left both names.
             linked.unlink(missing_ok=True)
-        except OSError:  # a file system without links, or that gives a file only so many
+        except OSError:  # a file system without links, or with too many links to the file
             environ = read_json(self.home.environment(parent))
-            if environ is not None:  # otherwise whoever starts its pod says so: ours is another one
+            if environ is not None:  # otherwise the agent reports it; the environment of this process is another one
                 self._keep_environment(uid, environ)
 
     def _remove_files(self, uid: str) -> None:
-        """Remove what goes with a run before that is recorded: all its files; its checkpoints while it runs."""
+        """Remove a run's files before its deletion is recorded: all of them; only its checkpoints while it runs."""
         is_over = self.store.get(uid).status.phase.is_final and all(pod.phase.is_final for pod in self.store.pods(uid))
         own = self.home.run(uid)
         if is_over:

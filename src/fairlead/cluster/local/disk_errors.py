@@ -1,4 +1,4 @@
-"""Explains what the system says of the disk of the state directory, in words that help."""
+"""Explains system errors of the state directory's disk, with remedies."""
 
 import errno
 import os
@@ -9,14 +9,14 @@ from fairlead.errors import ClusterError, NoRoom
 from fairlead.text.quantities import describe_memory
 
 RESERVE = "reserve"
-"""The file of ``Home.reserve``, which cannot be asked here: it says by this what it found."""
+"""File name of ``Home.reserve``, which this module cannot import: its existence selects the remedy."""
 NEEDED_BYTES = 256 * 1024
-"""What a few transactions and the small files of a pod take."""
+"""Space for a few transactions and the small files of a pod."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def explained(path: Path, error: OSError) -> ClusterError:
-    """Explain what the system says of a write to the state directory, with the place, the numbers and the remedy."""
+    """Explain a failed write to the state directory: the place, the numbers and the remedy."""
     other = "or set FAIRLEAD_HOME to a directory on another disk"
     if error.errno in NO_ROOM:
         remedy = f"Remove files from that disk, {other}."
@@ -52,7 +52,7 @@ def _say_full(path: Path, error: OSError) -> str:
     free = seen.f_bavail * seen.f_frsize
     if seen.f_files and not seen.f_favail:
         return f"The disk of the state directory {path} has no inodes left: all of {seen.f_files} files are used."
-    if free >= NEEDED_BYTES:  # neither blocks nor inodes: a limit on the process or the file
+    if free >= NEEDED_BYTES:  # blocks and inodes remain: a limit on the process or the file
         return f"Nothing can be written to the state directory {path}: {error.strerror}."
     return (
         f"The disk of the state directory {path} is full: {describe_memory(free)} of "
@@ -61,7 +61,7 @@ def _say_full(path: Path, error: OSError) -> str:
 
 
 def _say_owner(path: Path) -> str:
-    """Say whose it is, where that can be seen."""
+    """Describe the owner of a path; empty if it cannot be read."""
     try:
         seen = path.stat()
     except OSError:

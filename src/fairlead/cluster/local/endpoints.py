@@ -1,7 +1,7 @@
-"""Endpoints on this machine: the gateway before their replicas, and what it and the supervisor tell each other.
+"""Endpoints on this machine: their gateway, and the files by which it and the supervisor communicate.
 
-The gateway is a process of its own that outlives the supervisor. It holds a lock for its life, which it was started
-with, so that whoever comes next knows whether it lives.
+The gateway is a process of its own that outlives the supervisor. It inherits a lock, which it holds as long as it
+lives, so that a later supervisor can detect it.
 """
 
 import logging
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Where endpoints are asked for, unless something else listens there or FAIRLEAD_GATEWAY_PORT says so.
+# Port of the gateway, unless it is taken or FAIRLEAD_GATEWAY_PORT sets another.
 FIRST_PORT, NUM_PORTS, HIGHEST_PORT = 8700, 100, 65_535
 BACKLOG = 4096
-# Between two starts of a gateway that ends; it doubles up to the other.
+# Delay between two starts of a gateway that keeps ending; it doubles up to the second value.
 RESTART_S, RESTART_MOST_S = 0.2, 10.0
-# A gateway hands on its door within this time, or is asked again.
+# A gateway must hand over its listening socket within this time, or it is asked again.
 HAND_ON_S = 0.5
-# One that ran so long ended for another reason than the time before.
+# A gateway that ran this long resets the delay.
 STEADY_S = 30.0
 
 
 class Endpoints:
-    """The endpoints of one state directory, as its supervisor looks after them."""
+    """Manages the endpoints of one state directory for its supervisor."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -53,21 +53,21 @@ class Endpoints:
         self._door: socket.socket | None = None
 
     def close(self) -> None:
-        """Let go of the door's socket, which the gateway has too."""
+        """Close this process's copy of the listening socket; the gateway has its own."""
         if self._door is not None:
             self._door.close()
 
     @property
     def is_open(self) -> bool:
-        """Return whether something is still to be closed, or the gateway to be told, once there are no endpoints."""
+        """Return whether, without endpoints, the socket is still to be closed or the gateway to be stopped."""
         if self._written is None:
-            # Left by the supervisor before, perhaps with a gateway.
+            # Left by the previous supervisor, perhaps with a gateway.
             return self._home.serving.exists()
         return bool(self._written["services"]) or self._door is not None or self._gateway is not None
 
     def update(self, snapshot: Snapshot) -> None:
-        """Tell the gateway where requests go, and see to it that there is one while there are endpoints."""
-        # Here and not above: a cluster without endpoints needs none of it.
+        """Write the routes for the gateway, and keep a gateway running while there are endpoints."""
+        # Imported here because a cluster without endpoints needs neither.
         from fairlead.policy.serving.routes import places_here, routes
 
         pods = {pod.uid: pod for pod in snapshot.pods if pod.ready}
@@ -85,7 +85,7 @@ class Endpoints:
             self._stop()
 
     def _keys(self) -> tuple[AccessKey, ...]:
-        """Return the keys of all teams; none where they cannot be read, so that nobody gets in who may not."""
+        """Return the keys of all teams; none if they cannot be read, which closes endpoints with `access` to all."""
         from fairlead.cluster.local.access_keys import read_keys  # here and not above: as in `update`
 
         try:
@@ -95,7 +95,7 @@ class Endpoints:
             return ()
 
     def _watch(self) -> None:
-        """Start a gateway where none lives; one that ends again and again is started ever later."""
+        """Start a gateway if none is alive; one that keeps ending is restarted at growing intervals."""
         lock_file = self._home.serving / "gateway.lock"
         if self._gateway is not None and self._gateway.poll() is not None:
             log.warning("the gateway ended with %s", self._gateway.returncode)
@@ -118,16 +118,16 @@ class Endpoints:
             self._gateway = self._start(lock)
             self._home.sign_lock(lock, self._gateway.pid)
         except (ClusterError, OSError) as error:
-            # Tried again later; the runs of this machine are looked after meanwhile.
+            # Retried later; the runs of this machine are managed meanwhile.
             log.error("the gateway does not start: %s", error)
         finally:
             os.close(lock)
 
     def _end_other_kind(self, lock_file: Path) -> None:
-        """Let a gateway end that passes requests on by another program than is asked for; one that does follows."""
+        """Stop a gateway that uses another proxy than the chosen one; a new gateway follows."""
         running, demand = read_json(self._home.serving / "proxy.json"), read_json(self._home.serving / "demand.json")
         if self._door is None or demand is None or lock_file.read_text().strip() != str(demand["pid"]):
-            return  # it is not known yet what it is
+            return  # its proxy is not known yet
         if (running is not None) != bool(self._options()) and demand["pid"] != self._told_to_end:
             self._told_to_end = demand["pid"]
             log.info("the gateway ends: another one follows, with %s", " ".join(self._options()) or "no proxy")
@@ -135,7 +135,7 @@ class Endpoints:
                 os.kill(demand["pid"], signal.SIGTERM)
 
     def _options(self) -> list[str]:
-        """Return what the gateway is to be told of a proxy; where it cannot be had, it passes requests on by itself."""
+        """Return the gateway's options for a proxy; none without haproxy, as the gateway proxies itself then."""
         from fairlead.cluster.local.gateway_proxy import HAPROXY, chosen, haproxy_program  # as there
 
         try:
@@ -151,7 +151,7 @@ class Endpoints:
         directory = self._home.serving
         if self._door is None:
             self._door = _listen(directory)
-        # Ours stays open: while one gateway follows on another, requests wait at the door and none is refused.
+        # Our copy stays open: between two gateways, connections wait in the backlog and none is refused.
         door = self._door.fileno()
         with open(directory / "gateway.log", "ab") as output:
             log.info("starting the gateway on port %d", self._door.getsockname()[1])
@@ -183,19 +183,19 @@ class Endpoints:
                 os.kill(int(lock_file.read_text()), signal.SIGTERM)
         if self._gateway is not None and self._gateway.poll() is not None:
             self._gateway = None
-        # Also where the gateway is gone already: at a door that nobody opens clients would wait without end.
+        # Also if the gateway is gone already: clients would wait for ever on a socket that no process accepts from.
         self.close()
         self._door = None
 
 
 def gateway_url(home: Home) -> str | None:
-    """Return the address of endpoints; None before the first gateway was started."""
+    """Return the URL of the gateway; None before the first one was started."""
     found = read_json(home.serving / "port.json")
     return None if found is None else f"http://127.0.0.1:{found['port']}"
 
 
 def demand_here(home: Home, names: Iterable[str]) -> "dict[str, Demand]":
-    """Read what is asked of endpoints, by the names that requests call them; empty where nobody counts."""
+    """Read the demand for endpoints, by public name; empty where no gateway counts requests."""
     found = read_json(home.serving / "demand.json")
     if found is None or not isinstance(found.get("services"), dict):
         return {}
@@ -205,9 +205,10 @@ def demand_here(home: Home, names: Iterable[str]) -> "dict[str, Demand]":
 
 
 def _handed_on(path: Path) -> socket.socket | None:
-    """The door's socket from a gateway that the supervisor before has started; None where none gives it.
+    """Take over the listening socket from a gateway that a previous supervisor started; None if none hands it over.
 
-    A door at another port than is asked for is left to that gateway: the next one listens where it is to.
+    A socket on another port than the configured one stays with that gateway: the next one listens on the configured
+    port.
     """
     wanted = os.environ.get("FAIRLEAD_GATEWAY_PORT", "")
     try:
@@ -219,7 +220,7 @@ def _handed_on(path: Path) -> socket.socket | None:
             asking.connect(os.fspath(path))
             _, (number, *_), _, _ = socket.recv_fds(asking, 16, 1)
     except (ClusterError, OSError, ValueError):
-        return None  # asked again at the next look
+        return None  # retried at the next pass
     door = socket.socket(fileno=number)
     if wanted and not first <= door.getsockname()[1] < first + NUM_PORTS:
         door.close()
@@ -228,7 +229,7 @@ def _handed_on(path: Path) -> socket.socket | None:
 
 
 def _listen(directory: Path) -> socket.socket:
-    """The door's socket, at the port that it had if nobody else has that by now."""
+    """Open the listening socket, on the previous port if that is free."""
     path = directory / "port.json"
     known = read_json(path)
     given = os.environ.get("FAIRLEAD_GATEWAY_PORT", "")
@@ -236,11 +237,11 @@ def _listen(directory: Path) -> socket.socket:
     ports = range(first, min(first + NUM_PORTS, HIGHEST_PORT + 1))
     had = [] if known is None else [int(known["port"])]
     if given:
-        # It moves to where it is asked to be.
+        # A configured port outweighs the previous one.
         had = [port for port in had if port in ports]
     for port in (*had, *ports):
         door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        # It may follow at once on one that was killed.
+        # The address may be reused at once after a gateway was killed.
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             door.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""Finds by which program requests get to replicas of this machine: a word in a file of the state directory."""
+"""Reads and stores the choice of the proxy between the gateway and the replicas of this machine."""
 
 import os
 import shutil
@@ -16,10 +16,10 @@ PROXIES = (PYTHON, HAPROXY)
 
 
 def chosen(home: Home) -> str:
-    """Read what is chosen; the gateway's own door where nothing is.
+    """Return the chosen proxy; the gateway itself by default.
 
     Raises:
-        ClusterError: It is none of those that there are.
+        ClusterError: The file names an unknown proxy, or cannot be read.
     """
     try:
         word = home.gateway_proxy.read_text(encoding="utf-8").strip()
@@ -33,10 +33,10 @@ def chosen(home: Home) -> str:
 
 
 def choose(home: Home, proxy: str) -> None:
-    """Keep a choice; whoever looks after endpoints follows it.
+    """Store the choice of a proxy; the supervisor applies it.
 
     Raises:
-        ClusterError: Its program is not here.
+        ClusterError: The program of the proxy is not installed.
     """
     if proxy == HAPROXY:
         haproxy_program()
@@ -46,14 +46,14 @@ def choose(home: Home, proxy: str) -> None:
 
 
 def haproxy_program() -> Path:
-    """Find haproxy.
+    """Return the path of haproxy.
 
     Raises:
-        ClusterError: It is not here, or cannot be used here.
+        ClusterError: It is not installed, or not supported on this system.
     """
     if sys.platform != "linux":
         raise ClusterError("haproxy is used on Linux only; the gateway passes requests on by itself here.")
-    # Debian has it where users do not look.
+    # Debian installs it outside of a user's PATH.
     found = shutil.which("haproxy", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
     if found is None:
         raise ClusterError(
@@ -64,9 +64,9 @@ def haproxy_program() -> Path:
 
 
 def told(home: Home) -> dict[str, Any] | None:
-    """Read what the gateway says of haproxy: whether it works, and which endpoints it does not pass on. None without.
+    """Return the gateway's report on haproxy: its health and the endpoints it does not serve; None without a report.
 
-    That of a gateway that is gone says nothing.
+    A report of a gateway that no longer runs is ignored.
     """
     found, demand = read_json(home.serving / "proxy.json"), read_json(home.serving / "demand.json")
     if found is None or demand is None or found.get("pid") != demand.get("pid"):

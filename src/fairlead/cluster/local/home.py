@@ -1,4 +1,4 @@
-"""The files of the local cluster, and their modes. Everything is private to the user."""
+"""Paths and modes of the files of the local cluster. Everything is private to the user."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ from fairlead.frozen import dataclass
 
 # A Unix socket's path may have 107 bytes on Linux and 103 on macOS.
 MAX_SOCKET_PATH = 100
-# No uid ends like this.
+# Suffix of directories to be removed; no uid ends with it.
 LEFTOVERS = ".gone"
-# A file system in main memory, which Linux has everywhere.
+# A file system in main memory, present on every Linux.
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -26,10 +26,10 @@ class Home:
 
     @classmethod
     def open(cls, path: Path | None = None) -> "Home":
-        """``path``, or FAIRLEAD_HOME, or the user's state directory; made with mode 0700 when it is missing.
+        """Return the home at ``path``, FAIRLEAD_HOME or the user's state directory; create it, mode 0700, if missing.
 
         Raises:
-            ClusterError: It can be neither found nor made, or is not this user's to write.
+            ClusterError: It can be neither found nor created, or is not writable by this user.
         """
         path = (_default() if path is None else path).absolute()
         try:
@@ -37,7 +37,7 @@ class Home:
             if path.stat().st_mode & 0o077:
                 path.chmod(0o700)
         except OSError as error:
-            # Here and not above: its words are seldom needed.
+            # Imported here because errors are rare.
             from fairlead.cluster.local.disk_errors import explained
 
             raise explained(path, error) from error
@@ -45,7 +45,7 @@ class Home:
 
     @classmethod
     def at(cls) -> "Home":
-        """Return the same without making it, for who only reads what may be there."""
+        """Return the home without creating it, for callers that only read."""
         return cls(_default().absolute())
 
     @property
@@ -54,83 +54,83 @@ class Home:
 
     @property
     def reserve(self) -> Path:
-        """Room that is kept for ending and deleting runs on a full disk."""
+        """Return the path of a file that reserves space for ending and deleting runs on a full disk."""
         return self.path / "reserve"
 
     @property
     def teams(self) -> Path:
-        """Team documents that somebody may put there."""
+        """Return the path of the optional file of Team documents."""
         return self.path / "teams.yaml"
 
     @property
     def policy(self) -> Path:
-        """The name of a policy that somebody may put there."""
+        """Return the path of the optional file that names a policy."""
         return self.path / "policy"
 
     @property
     def keep(self) -> Path:
-        """Read what is kept of runs that are over, if somebody says so there."""
+        """Return the path of the optional file that limits the retention of finished runs."""
         return self.path / "keep"
 
     @property
     def catalogue(self) -> Path:
-        """Prices of instance types that somebody gave."""
+        """Return the path of the optional catalogue of prices of instance types."""
         return self.path / "catalogue.csv"
 
     @property
     def steps(self) -> Path:
-        """The steps of runs that were measured."""
+        """Return the path of the file of measured steps of runs."""
         return self.path / "steps.json"
 
     @property
     def gpus(self) -> Path:
-        """Return the file of what `fairlead doctor --gpu` measured."""
+        """Return the path of the results of `fairlead doctor --gpu`."""
         return self.path / "gpus.json"
 
     @property
     def artefacts(self) -> Path:
-        """Outputs of pipelines and versions of models, by the hash of their content."""
+        """Return the directory of outputs of pipelines and versions of models, by the hash of their content."""
         return self.path / "artefacts"
 
     def artefact(self, digest: str) -> Path:
-        """Return the path of the content of that hash, whether it is there or not."""
+        """Return the path of the content of that hash, existing or not."""
         return self.artefacts / digest[:2] / digest
 
     @property
     def triggers(self) -> Path:
-        """Return the directory of what `fairlead apply` has taken: two files each, what it is and how far it is."""
+        """Return the directory of triggers that `fairlead apply` stored: two files each, definition and progress."""
         return self.path / "triggers"
 
     @property
     def serving(self) -> Path:
-        """Return the directory in which the gateway and the supervisor tell each other of endpoints."""
+        """Return the directory in which the gateway and the supervisor exchange data about endpoints."""
         return self.path / "serving"
 
     @property
     def gateway_proxy(self) -> Path:
-        """Return the file that names the program which takes requests to replicas, if somebody chose one."""
+        """Return the path of the optional file that names the proxy between the gateway and replicas."""
         return self.path / "gateway-proxy"
 
     @property
     def access_keys(self) -> Path:
-        """Hashes of the keys by which teams may ask endpoints."""
+        """Return the path of the hashes of the teams' access keys for endpoints."""
         return self.path / "access-keys.json"
 
     @property
     def has_triggers(self) -> bool:
-        """Return whether anything is to be run by itself."""
+        """Return whether any trigger is stored."""
         return self.triggers.is_dir() and any(name.endswith(".json") for name in os.listdir(self.triggers))
 
     @property
     def lock(self) -> Path:
-        """Held by the one supervisor for as long as it lives."""
+        """Return the path of the lock that the one supervisor holds as long as it lives."""
         return self.path / "supervisor.lock"
 
     @staticmethod
     def sign_lock(lock: int, pid: int) -> None:
-        """Write whose the supervisor's lock is, if there is room."""
+        """Write the process id of the supervisor into its lock, if there is room."""
         text = str(pid).encode()
-        # Over what is there, which needs no room on a full disk.
+        # Overwriting needs no room on a full disk.
         with contextlib.suppress(OSError):
             os.pwrite(lock, text, 0)
             os.ftruncate(lock, len(text))
@@ -141,19 +141,19 @@ class Home:
 
     @property
     def socket(self) -> Path:
-        """Return the socket where a datagram wakes the supervisor."""
+        """Return the path of the socket on which a datagram wakes the supervisor."""
         return self._socket("supervisor")
 
     @property
     def door_socket(self) -> Path:
-        """Return the socket where the gateway hands on the one that it listens on."""
+        """Return the path of the socket on which the gateway hands over its listening socket."""
         return self._socket("door")
 
     def _socket(self, name: str) -> Path:
         inside = self.path / f"{name}.sock"
         if len(os.fsencode(inside)) <= MAX_SOCKET_PATH:
             return inside
-        # Here and not above: seldom needed, and a tenth of what every command would load.
+        # Imported here because it is seldom needed, and a tenth of what every command would load.
         import hashlib
         import tempfile
 
@@ -163,11 +163,11 @@ class Home:
 
     @property
     def runs(self) -> Path:
-        """Return the directory of what is kept of runs beside the database, a directory each."""
+        """Return the directory that holds the files of runs, one subdirectory each."""
         return self.path / "runs"
 
     def run(self, workload_uid: str) -> Path:
-        """Files of a run: its environment, its checkpoints, what is kept across restarts."""
+        """Return the directory of a run: its environment, its checkpoints, files that persist across restarts."""
         return self.runs / workload_uid
 
     def leftovers(self, workload_uid: str) -> Path:
@@ -175,23 +175,23 @@ class Home:
         return self.runs / f"{workload_uid}{LEFTOVERS}"
 
     def members(self, uid: str, attempt: int) -> Path:
-        """Return where the ranks of a start meet that go on in place when one is killed."""
+        """Return the directory in which ranks of an attempt meet that continue in place when one of them is killed."""
         return self.run(uid) / f"members-{attempt}"
 
     @property
     def memory(self) -> Path:
         """Return the directory in main memory that holds checkpoints of all this user's runs, of any state directory.
 
-        Another user may have made it: whoever writes there looks first.
+        Another user may have created it, so that a writer must check its owner first.
         """
         return SHARED_MEMORY / f"fairlead-{os.geteuid()}"
 
     def checkpoint_memory(self, uid: str) -> Path:
-        """Return where the nodes of a run hold checkpoints in memory; its name tells the state directory too."""
+        """Return the directory of a run's checkpoints in memory; its name encodes the state directory."""
         return self.memory / f"{self._own_mark}{uid}"
 
     def free_memory(self, active: Collection[str]) -> None:
-        """Remove what runs of this state directory hold in memory that are not among the given."""
+        """Remove checkpoints in memory of runs of this state directory other than the given ones."""
         try:
             names = os.listdir(self.memory)
         except FileNotFoundError:
@@ -205,19 +205,19 @@ class Home:
         return f"{zlib.crc32(os.fsencode(self.path)):08x}-"
 
     def pod(self, workload_uid: str, pod_uid: str) -> Path:
-        """Files of a pod, as the shim's contract names them."""
+        """Return the directory of a pod, with the files named in the shim's contract."""
         return self.run(workload_uid) / "pods" / pod_uid
 
     def code(self, workload_uid: str) -> Path:
-        """Return the directory of what was kept of the run's code at its submission and each resumption."""
+        """Return the path of the record of a run's stored code, at its submission and each resumption."""
         return self.run(workload_uid) / "code.json"
 
     def environments(self, workload_uid: str) -> Path:
-        """Return the file of what the newest attempts ran with: machine, GPUs, Python."""
+        """Return the path of the environments of the newest attempts: machine, GPUs, Python."""
         return self.run(workload_uid) / "ran.json"
 
     def environment(self, workload_uid: str) -> Path:
-        """The submitter's environment, mode 0600, kept while the run may start again."""
+        """Return the path of the submitter's environment, mode 0600, kept while the run may start again."""
         return self.run(workload_uid) / "environment.json"
 
 
@@ -229,7 +229,7 @@ def _default() -> Path:
     if state:
         return Path(state) / "fairlead"
     home = os.path.expanduser("~")
-    # Without HOME and such a user it stays as it is; an empty HOME would make it the root directory.
+    # Without HOME and a passwd entry the tilde stays; an empty HOME would yield the root directory.
     if not os.path.isabs(home) or os.environ.get("HOME") == "":
         raise ClusterError("There is no home directory to keep state in; set FAIRLEAD_HOME to a directory.")
     return Path(home) / ".local" / "state" / "fairlead"

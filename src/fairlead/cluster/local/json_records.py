@@ -1,4 +1,4 @@
-"""Reads and writes records of one type that a file of the state directory holds as JSON, with its version."""
+"""Reads and writes versioned JSON files of the state directory that hold records of one type."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -15,14 +15,14 @@ Record = TypeVar("Record", bound="DataclassInstance")
 
 
 def read_records(path: Path, name: str, record: type[Record], remedy: str) -> tuple[Record, ...]:
-    """Return all records, in the order of the file; none where there is no file.
+    """Return all records, in the order of the file; none if there is no file.
 
     Args:
-        name: Of the list in the file.
-        remedy: What to do about a file that cannot be read.
+        name: Name of the list in the file.
+        remedy: Advice for a file that cannot be read.
 
     Raises:
-        ClusterError: The file cannot be read: nothing may go by half of it.
+        ClusterError: The file cannot be read; a partly read file must not be used.
     """
     try:
         found = read_json(path)
@@ -36,5 +36,5 @@ def read_records(path: Path, name: str, record: type[Record], remedy: str) -> tu
 
 
 def write_records(path: Path, name: str, records: Iterable[Record]) -> None:
-    """Write records in the place of those that were there."""
+    """Replace all records of the file."""
     write_json(path, {"version": 1, name: [asdict(each) for each in records]})

@@ -1,4 +1,4 @@
-"""Processes that start pods: warm launchers where a command allows it, otherwise one that makes shims of any pod."""
+"""Processes that start pods: warm launchers where a command allows it, otherwise one that makes shims for any pod."""
 
 import contextlib
 import json
@@ -20,18 +20,18 @@ from fairlead.state.snapshot import Workload
 
 log = logging.getLogger(__name__)
 
-# What only makes shims ends at once when its input does, or hangs.
+# The process that makes shims ends as soon as its input closes; after this long it is killed.
 END_S = 5.0
 RUNTIME = Path(fairlead.runtime.__file__).resolve().parent
 
 
 @dataclass(slots=True, eq=False)
 class _Launcher:
-    """A warm process.
+    """A warm launcher process.
 
     Attributes:
-        family: Uid of the parent whose runs it starts, or of the one run that has none.
-        program: What the pods that it starts have in common, the modules that it imports for them first.
+        family: Uid of the parent whose runs it starts, or of the one run without a parent.
+        program: What its pods have in common, beginning with the modules that it imports for them.
         users: Uids of the runs whose pods it started last.
     """
 
@@ -42,24 +42,24 @@ class _Launcher:
 
 
 class Launchers:
-    """The launchers of unfinished runs. They end with this process; what they started lives on.
+    """The launchers of unfinished runs. They end with this process; the pods they started live on.
 
-    Runs of one parent that have the same command and environment share theirs, which waits for the next of them: a
-    sweep whose trials read their parameters from variables imports once. Where nothing is to be imported ahead, that
-    saves the start of an interpreter, and only the second such run pays for it.
+    Runs of one parent with the same command and environment share a launcher, which waits for the next of them: a sweep
+    whose trials read their parameters from variables imports once. If there is nothing to import ahead, that saves the
+    start of an interpreter, and a launcher starts only with the second such run.
     """
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._warm: list[_Launcher] = []
         self._last: dict[str, subprocess.Popen[bytes]] = {}
-        # Of each parent the program that was started last, and the run that it was for.
+        # The program started last for each parent, with its run.
         self._newest: dict[str, tuple[tuple[object, ...], str]] = {}
         self._shims: subprocess.Popen[bytes] | None = None
         self._cold: list[subprocess.Popen[bytes]] = []
 
     def start(self, workload: Workload, spec: dict[str, Any], pod_dir: Path) -> bool:
-        """Have a launcher start a pod; False when none could."""
+        """Start a pod through a launcher; False when that failed."""
         why = None
         if workload.spec.may_fork and workload.spec.setup is None:
             plan = plan_launch(spec["command"], "auto", spec["env"])
@@ -74,12 +74,12 @@ class Launchers:
         return self._start_shim(workload.uid, why, pod_dir)
 
     def has_ended(self, workload_uid: str) -> bool:
-        """Return whether what was last asked to start a pod of the run is gone."""
+        """Return whether the process last asked to start a pod of the run has ended."""
         process = self._last.get(workload_uid)
         return process is None or process.poll() is not None
 
     def start_cold(self, pod_dir: Path) -> None:
-        """Start a shim by itself."""
+        """Start a shim directly, without a launcher."""
         shim = subprocess.Popen(
             [sys.executable, str(RUNTIME / "shim.py"), str(pod_dir)],
             stdin=subprocess.DEVNULL,
@@ -91,7 +91,7 @@ class Launchers:
         self._cold.append(shim)
 
     def get_ready(self) -> None:
-        """Start what makes shims, so that the first one does not wait for its interpreter."""
+        """Start the process that makes shims ahead of the first pod."""
         if self._shims is not None and self._shims.poll() is None:
             return
         self._shims = subprocess.Popen(
@@ -104,7 +104,7 @@ class Launchers:
         )
 
     def reap(self, unfinished: set[str]) -> None:
-        """Collect what has ended, and let launchers go that nobody will need."""
+        """Collect ended processes, and stop launchers that are no longer needed."""
         self._cold = [process for process in self._cold if process.poll() is None]
         self._last = {uid: process for uid, process in self._last.items() if uid in unfinished}
         self._newest = {family: newest for family, newest in self._newest.items() if family in unfinished}
@@ -113,7 +113,7 @@ class Launchers:
             each.users &= unfinished
             awaits_next = each.family in unfinished and newest[each.family] is each
             if not each.users and not awaits_next:
-                # It may take a while to end, and the run may be resumed meanwhile, with a launcher of its own.
+                # It may take a while to end, and a run resumed meanwhile gets a new launcher.
                 self._let_go(each.process)
                 self._cold.append(each.process)
                 self._warm.remove(each)
@@ -121,7 +121,7 @@ class Launchers:
                 self._warm.remove(each)
 
     def close(self) -> None:
-        """Let all launchers go."""
+        """Stop all launchers."""
         self.reap(set())
         if self._shims is not None:
             self._let_go(self._shims)
@@ -133,7 +133,7 @@ class Launchers:
             self._shims = None
 
     def _repeats(self, workload: Workload, program: tuple[object, ...]) -> bool:
-        """Return whether another run of the same parent had the same program just before, so that more may follow."""
+        """Return whether another run of the same parent had the same program before, so that more may follow."""
         family = workload.parent
         if family is None:
             return False
@@ -169,7 +169,7 @@ class Launchers:
         if launcher is None:
             try:
                 process = self._spawn(workload.uid, argv, spec)
-            except OSError as error:  # no such interpreter or directory: the shim says so in the run's own words
+            except OSError as error:  # no such interpreter or directory: the shim reports it for the run
                 log.info("no launcher for %s: %s", workload.spec.name, error)
                 return False
             launcher = _Launcher(process=process, family=family, program=program)
@@ -179,9 +179,9 @@ class Launchers:
         return _ask(launcher.process, {"pod": str(pod_dir)})
 
     def _let_go(self, process: subprocess.Popen[bytes]) -> None:
-        """Tell a launcher that no more pods come; it ends by itself."""
+        """Close the input of a launcher, which then ends by itself."""
         if process.stdin is not None and not process.stdin.closed:
-            with contextlib.suppress(BrokenPipeError):  # closing sends what it has not read, and it may be gone
+            with contextlib.suppress(BrokenPipeError):  # closing flushes unread requests, and the process may be gone
                 process.stdin.close()
 
     def _spawn(self, uid: str, argv: tuple[str, ...], spec: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -200,7 +200,7 @@ class Launchers:
 
 
 def _program(spec: Mapping[str, Any]) -> tuple[object, ...]:
-    """Tell what pods have to have in common to be forked from one process."""
+    """Return what pods must have in common to be forked from one process."""
     env = tuple(sorted((name, value) for name, value in spec["env"].items() if not is_of_pod(name)))
     return spec["command"], spec["workdir"], env
 

@@ -1,4 +1,4 @@
-"""Memory limits by cgroups: one group for each pod, where this user may make one; a sentence where not."""
+"""Enforces memory limits by cgroups, one per pod, where this user may create them; explains why where not."""
 
 import errno
 import os
@@ -13,11 +13,11 @@ V2 = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforcement:
-    """Says whether memory limits bind here.
+    """The result of a check whether memory limits are enforced here.
 
     Attributes:
-        parent: Directory in which groups of pods are made; None when limits do not bind.
-        why: One sentence for people.
+        parent: Directory in which cgroups of pods are created; None when limits are not enforced.
+        why: One sentence for the user.
     """
 
     parent: Path | None
@@ -25,7 +25,7 @@ class Enforcement:
 
 
 def enforcement() -> Enforcement:
-    """Find out, by trying, whether this process may limit the memory of others."""
+    """Try to create a cgroup with a memory limit."""
     if (V1 / "memory.limit_in_bytes").exists():
         parent = V1 / "fairlead"
         return _try(parent, f"memory limits are enforced through cgroup v1 ({parent})")
@@ -45,7 +45,7 @@ def enforcement() -> Enforcement:
 
 
 def create(parent: Path, pod_uid: str, memory_bytes: int) -> Path:
-    """A group for one pod with a limit on memory and swap together; made again, it is the same one."""
+    """Create, or reuse, a pod's cgroup with a limit on memory and swap together."""
     group = parent / pod_uid
     group.mkdir(exist_ok=True)
     if (group / "memory.limit_in_bytes").exists():
@@ -62,7 +62,7 @@ def create(parent: Path, pod_uid: str, memory_bytes: int) -> Path:
 
 
 def remove(group: Path) -> None:
-    """Remove a pod's group; its processes are gone, but the kernel may need a moment to notice."""
+    """Remove a pod's cgroup; its processes are gone, but the kernel may take a moment to notice."""
     for _ in range(20):
         try:
             group.rmdir()

@@ -1,7 +1,7 @@
-"""Output of a run, read from the log files of its pods: merged in order of time, through rotation and restarts.
+"""Reads the output of a run from the log files of its pods, merged by time, across rotation and restarts.
 
-Files are opened one after the other and read in pieces, from either end, so the first and the last lines of a long log
-come at once. A reader holds the file that it is in: what is rotated away under it is read to its end all the same.
+Files are opened one after the other and read in chunks, from either end, so that the first and the last lines of a long
+log come at once. A reader keeps its file open: a file rotated away meanwhile is still read to its end.
 """
 
 import heapq
@@ -31,12 +31,12 @@ CATCH_UP_S = 0.01
 CHUNK = 1 << 16
 MOST_COUNTS = 1 << 16
 COUNTS = b"c"
-"""The stream of the line by which a file says what was written before it."""
+"""The stream of the first line of a file, which counts what was written before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of a log, as it was listed."""
+    """A log file as listed."""
 
     inode: int
     path: Path
@@ -54,10 +54,10 @@ class PodLog:
         self._fd: int | None = None
         self._inode = -1
         self._offset = 0
-        self._before: Counts | None = None  # what was read before this file, when files before it may be gone
+        self._before: Counts | None = None  # counts of what was read before this file, if earlier files may be gone
 
     def read(self) -> Iterator[LogLine]:
-        """Lines that were not read before, of those that are there when this begins."""
+        """Yield unread lines, up to the end of the log as it was when the call began."""
         end = next(iter(self._files()[-1:]), None)
         if end is None or (self._fd is None and not self._go_to(_oldest)):
             return
@@ -65,13 +65,13 @@ class PodLog:
             yield from self._new_lines(end)
             if self._inode == end.inode or not any(file.inode != self._inode for file in self._files()):
                 return
-            # Nothing is added to a file that was rotated; what was until then is read before the next one.
+            # A rotated file no longer grows; its last lines are read before the next file.
             yield from self._new_lines(end)
             if not self._go_to(self._next):
                 return
 
     def last(self) -> Iterator[LogLine]:
-        """Lines that are there now, the newest first; ``read`` then goes on with those to come."""
+        """Yield the current lines, newest first; ``read`` continues after them."""
         if not self._go_to(_newest) or self._fd is None:
             return
         self._before = None
@@ -98,7 +98,7 @@ class PodLog:
             os.close(fd)
 
     def dropped(self) -> tuple[Dropped, ...]:
-        """List what is not there any more."""
+        """Return the output that was dropped."""
         if not self._go_to(_oldest) or self._fd is None:
             return ()
         _, counts = _counts(_first_line(self._fd))
@@ -106,13 +106,13 @@ class PodLog:
         return tuple(missing(counts, {}, self.attempt, self._why))
 
     def close(self) -> None:
-        """Hold no file."""
+        """Close the open file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def _go_to(self, choose: Callable[[list[LogFile]], LogFile | None]) -> bool:
-        """Hold a file, from its beginning or from the first line that is new enough; False if there is none."""
+        """Open a file, at its beginning or at the first line that is new enough; False if there is none."""
         while True:
             file = choose(self._files())
             if file is None:
@@ -128,17 +128,17 @@ class PodLog:
         return True
 
     def _next(self, files: list[LogFile]) -> LogFile | None:
-        """The file after the one that is held; the oldest, with what was read before it, if that one is gone."""
+        """Return the file after the open one; the oldest, with the counts read so far, if the open one is gone."""
         inodes = [file.inode for file in files]
         if self._inode in inodes:
             self._before = None
             return next(iter(files[inodes.index(self._inode) + 1 :]), None)
-        # Others may have been rotated away altogether as well; the oldest that is left says how much they held.
+        # More files may have been rotated away entirely; the oldest remaining one has the counts.
         self._before = self._counted()
         return _oldest(files)
 
     def _older(self, inode: int) -> tuple[int, int] | None:
-        """A descriptor of the file before another, and its inode; None when it is gone."""
+        """Return a descriptor and the inode of the file before another; None when it is gone."""
         while True:
             files = self._files()
             inodes = [file.inode for file in files]
@@ -150,12 +150,12 @@ class PodLog:
                 return fd, files[place - 1].inode
 
     def _new_lines(self, end: LogFile) -> Iterator[LogLine]:
-        """Complete lines beyond the offset that are asked for; of the file in which to end, up to its size."""
+        """Yield complete selected lines beyond the offset; in the last file, only up to its listed size."""
         assert self._fd is not None
         until, is_wanted = self._query.until, self._query.is_wanted
         takes_all = self._query == EVERYTHING
         most = end.size if end.inode == self._inode else None
-        # The offset is that of the line to come; a line that is handed out was read.
+        # The offset is that of the next line; a yielded line counts as read.
         at, rest = self._offset, b""
         while most is None or at < most:
             chunk = os.pread(self._fd, CHUNK if most is None else min(CHUNK, most - at), at)
@@ -177,7 +177,7 @@ class PodLog:
                     return
 
     def _counted(self) -> Counts:
-        """Count what was written up to the end of the file that is held, by its first line and what follows it."""
+        """Return the counts up to the end of the open file, from its first line and the lines after it."""
         assert self._fd is not None
         counts = dict(_counts(_first_line(self._fd))[1])
         for line in _reversed_lines(self._fd, _end_of_lines(self._fd)):
@@ -188,20 +188,20 @@ class PodLog:
         return counts
 
     def _notes(self, first_line: bytes, before: Counts) -> list[LogLine]:
-        """Yield what a file's first line says of output that was dropped."""
+        """Return notes of the output dropped before a file, from its first line."""
         at, counts = _counts(first_line)
         notes = [each.line(at) for each in missing(counts, before, self.attempt, self._why)]
         return [note for note in notes if self._query.is_wanted(note)]
 
     def _files(self) -> list[LogFile]:
-        """Log files, oldest first."""
+        """Return the log files, oldest first."""
         found: list[tuple[int, LogFile]] = []
         for path in self._directory.glob("output.log*"):
             suffix = path.name.removeprefix("output.log").removeprefix(".")
             if suffix == "" or suffix.isdigit():
                 try:
                     stat = path.stat()
-                except FileNotFoundError:  # rotated at this moment: the next look finds it under its new name
+                except FileNotFoundError:  # rotated at this moment: the next listing finds it under its new name
                     continue
                 found.append((-int(suffix or 0), LogFile(stat.st_ino, path, stat.st_size)))
         return [file for _, file in sorted(found, key=itemgetter(0))]
@@ -216,11 +216,11 @@ def read_logs(
     over: Callable[[], bool],
     watermark: Watermark | None = None,
 ) -> Iterator[LogLine]:
-    """Lines of all pods that are asked for.
+    """Yield the selected lines of all pods.
 
     Args:
-        directories: Gives attempt and directory of each pod, attempts in order; asked again while following.
-        max_bytes: The limit of each pod's log, for what is said of lines that it dropped.
+        directories: Returns attempt and directory of each pod, attempts in order; called again while following.
+        max_bytes: The limit of each pod's log, for notes about dropped lines.
     """
     logs: dict[Path, PodLog] = {}
     is_first, is_drained = True, -1
@@ -238,7 +238,7 @@ def read_logs(
                 watermark.reached = began
             if last:
                 return
-            # A gang starts again only when the start before is over.
+            # A gang restarts only when the previous attempt is over.
             is_drained = max((log.attempt for log in logs.values()), default=0) - 1
             for directory in [directory for directory, log in logs.items() if log.attempt <= is_drained]:
                 logs.pop(directory).close()
@@ -253,7 +253,7 @@ def read_logs(
 
 
 def dropped_output(directories: Iterable[tuple[int, Path]], max_bytes: int) -> tuple[Dropped, ...]:
-    """List what is not there any more of these pods' output, by attempt and directory."""
+    """Return the output of these pods that was dropped, by attempt and directory."""
     return tuple(
         each
         for attempt, directory in directories
@@ -262,14 +262,14 @@ def dropped_output(directories: Iterable[tuple[int, Path]], max_bytes: int) -> t
 
 
 def _merged(logs: Iterable[PodLog]) -> Iterator[LogLine]:
-    """Yield what is new, by attempts and time; pods of an attempt are opened when it is its turn."""
+    """Yield unread lines by attempt and time; the pods of an attempt are opened when the previous attempt is read."""
     for _, group in groupby(logs, attrgetter("attempt")):
         pods = list(group)
         yield from pods[0].read() if len(pods) == 1 else heapq.merge(*(pod.read() for pod in pods), key=_at)
 
 
 def _tail(logs: Iterable[PodLog], num_lines: int) -> list[LogLine]:
-    """The last lines of what there is, in their order."""
+    """Return the last lines, in order."""
     found: list[LogLine] = []
     for _, group in groupby(reversed(list(logs)), attrgetter("attempt")):
         newest_first = heapq.merge(*(pod.last() for pod in group), key=_at, reverse=True)
@@ -289,7 +289,7 @@ def _newest(files: list[LogFile]) -> LogFile | None:
 
 
 def _open(file: LogFile) -> int | None:
-    """A descriptor of the very file that was listed; None when it has been rotated meanwhile."""
+    """Open the very file that was listed; None when it has been rotated meanwhile."""
     try:
         fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -301,7 +301,7 @@ def _open(file: LogFile) -> int | None:
 
 
 def _end_of_lines(fd: int) -> int:
-    """The offset behind the last complete line."""
+    """Return the offset after the last complete line."""
     end = os.fstat(fd).st_size
     while end > 0:
         begin = max(0, end - CHUNK)
@@ -313,7 +313,7 @@ def _end_of_lines(fd: int) -> int:
 
 
 def _reversed_lines(fd: int, end: int) -> Iterator[bytes]:
-    """Complete lines before an offset behind one, the last one first."""
+    """Yield complete lines before an offset, last one first."""
     rest = b""
     is_first = True
     while end > 0:
@@ -322,7 +322,7 @@ def _reversed_lines(fd: int, end: int) -> Iterator[bytes]:
         end = begin
         rest = lines.pop(0)
         if is_first and lines:
-            lines.pop()  # behind the last newline
+            lines.pop()  # after the last newline
             is_first = False
         yield from reversed(lines)
     if not is_first:
@@ -330,13 +330,13 @@ def _reversed_lines(fd: int, end: int) -> Iterator[bytes]:
 
 
 def _first_line(fd: int) -> bytes:
-    """The first line of a file; nothing while it is not complete."""
+    """Return the first line of a file; empty while it is incomplete."""
     line, found, _ = os.pread(fd, MOST_COUNTS, 0).partition(b"\n")
     return line if found else b""
 
 
 def _first_since(fd: int, since: float) -> int:
-    """The offset of a line before which none is of that time or later."""
+    """Return the offset of a line such that all earlier lines are older than a time."""
     low, high = 0, os.fstat(fd).st_size
     while high - low > CHUNK:
         middle = (low + high) // 2
@@ -369,12 +369,12 @@ def _parse(line: bytes, attempt: int) -> LogLine | None:
             stream=stream.decode(),
             text=text.decode(errors="replace"),
         )
-    except ValueError:  # the end of a line that a full disk cut
+    except ValueError:  # a line truncated by a full disk
         return None
 
 
 def _counts(line: bytes) -> tuple[float, Counts]:
-    """Time and counts of a file's first line; no counts in one of another kind."""
+    """Parse time and counts from a file's first line; empty counts if it is another kind of line."""
     parts = line.split(b" ", 3)
     if len(parts) < 4 or parts[2] != COUNTS:
         return 0.0, {}

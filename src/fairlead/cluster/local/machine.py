@@ -1,4 +1,4 @@
-"""This machine as a node: its cores, its memory, its GPUs through NVML."""
+"""Describes this machine as a node: its cores, its memory, its GPUs through NVML."""
 
 import os
 import sys
@@ -7,19 +7,19 @@ from pathlib import Path
 from fairlead.state.snapshot import Gpu, Node
 
 NAME = "localhost"
-# One of them is there wherever NVML can answer on Linux; the last is that of Windows' subsystem.
+# One of these exists wherever NVML works on Linux; the last is that of Windows' subsystem.
 DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
 
 
 def node() -> Node:
-    """This machine, as far as this process may use it. It is there already: a run on it costs nothing more."""
+    """Return this machine, as far as this process may use it. Its price is 0: a run on it costs nothing more."""
     return Node(name=NAME, cpu_milli=_cpu_milli(), memory_bytes=_memory_bytes(), gpus=gpus(), price_per_hour=0.0)
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """The devices that NVML knows, without those that are split by MIG; none where there is no driver."""
+    """Return the GPUs that NVML lists, without those split by MIG; empty without a driver."""
     if sys.platform == "linux" and not any(map(os.path.exists, DRIVERS)):
-        return ()  # without loading a library that would find out the same
+        return ()  # avoids loading a library only to find no driver
     import pynvml
 
     try:
@@ -42,7 +42,7 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def gpu_driver() -> str | None:
-    """The version of the GPUs' driver; None where there is none."""
+    """Return the version of the GPU driver; None without one."""
     import pynvml
 
     try:
@@ -64,7 +64,7 @@ def _cpu_milli() -> int:
 
 
 def _cpu_quota_milli() -> int | None:
-    """A container's CPU quota (cgroup v2); None where there is none."""
+    """Return a container's CPU quota (cgroup v2); None without one."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -88,7 +88,7 @@ def _is_split(handle: object) -> bool:
 
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
-    except pynvml.NVMLError:  # a device that knows no MIG
+    except pynvml.NVMLError:  # a device without MIG support
         return False
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 

@@ -1,4 +1,4 @@
-"""Versions of models in the local cluster's database. Its callers bring the transactions."""
+"""Versions of models in the local cluster's database. The callers manage transactions."""
 
 import json
 import sqlite3
@@ -8,19 +8,19 @@ from typing import Any
 from fairlead.specs.goal import Goal
 from fairlead.state.models import Content, ModelVersion
 
-# Of models of which a version was removed: the highest number by then.
+# The highest number of each model of which a version was removed.
 _NUMBERS = "CREATE TABLE IF NOT EXISTS model_numbers (name TEXT PRIMARY KEY, version INTEGER NOT NULL)"
 _COLUMNS = "name, version, digest, content, size_bytes, created_at, stage, metrics, objective, goal, lineage"
 
 
 class ModelTables:
-    """The table of one connection."""
+    """The table of models on one connection."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
     def remove(self, name: str, version: int) -> None:
-        """Remove a version; its number is not given again."""
+        """Remove a version; its number is not reused."""
         self._db.execute(_NUMBERS)
         self._db.execute("INSERT OR REPLACE INTO model_numbers (name, version) VALUES (?, ?)", (name, self._last(name)))
         self._db.execute("DELETE FROM models WHERE name = ? AND version = ?", (name, version))
@@ -36,7 +36,7 @@ class ModelTables:
         return int(last)
 
     def add(self, given: ModelVersion) -> ModelVersion:
-        """Keep a new version under the next number; the number that it has is not looked at."""
+        """Store a new version under the next number, ignoring the number given."""
         last = self._last(given.name)
         self._db.execute(
             f"INSERT INTO models ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, ?)",
@@ -48,12 +48,12 @@ class ModelTables:
         return self.versions(given.name)[-1]
 
     def promote(self, name: str, version: int, stage: str) -> None:
-        """Give a version a stage, and take it from the one that has it."""
+        """Give a version a stage, and take it from its previous holder."""
         self._db.execute("UPDATE models SET stage = NULL WHERE name = ? AND stage = ?", (name, stage))
         self._db.execute("UPDATE models SET stage = ? WHERE name = ? AND version = ?", (stage, name, version))
 
     def versions(self, name: str | None = None) -> tuple[ModelVersion, ...]:
-        """Those of a name, or all, by name and number."""
+        """Return the versions of a name, or all, by name and number."""
         rows = self._db.execute(
             f"SELECT {_COLUMNS} FROM models WHERE name = coalesce(?, name) ORDER BY name, version", (name,)
         )

@@ -1,4 +1,4 @@
-"""Finds a model on this machine that somebody refers to: a version that was pushed, or a run's checkpoint."""
+"""Resolves references to models on this machine: a pushed version, or a run's checkpoint."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ from fairlead.state.snapshot import Workload
 
 
 class Machine(ClusterClient, ModelVersions, Protocol):
-    """The runs and models of this machine, and where they are."""
+    """The runs and models of this machine, with its state directory."""
 
     @property
     def home(self) -> Home: ...
@@ -29,18 +29,18 @@ class Machine(ClusterClient, ModelVersions, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedModel:
-    """A model that is on this machine.
+    """A model on this machine.
 
     Attributes:
-        said: Which it is, in a few words.
+        said: A short description.
         path: The file or directory itself; of a checkpoint the directory of its step.
-        content: What is there.
-        place: A directory that has this checkpoint and no other, for ``checkpoint.from``; None for other content.
-        version: What was pushed; None for a run's checkpoint.
-        run: Whose checkpoint it is; None for a version.
-        step: Of a run's checkpoint.
-        metrics: What it reached, as far as that is known.
-        objective: The metric by which it compares with others, and which values of that are good ones.
+        content: Kind of its content.
+        place: A directory that holds only this checkpoint, for ``checkpoint.from``; None for other content.
+        version: The pushed version; None for a run's checkpoint.
+        run: The run of the checkpoint; None for a version.
+        step: Step of the checkpoint.
+        metrics: Metrics of the model, as far as known.
+        objective: The metric by which it is compared with others, with its goal.
     """
 
     said: str
@@ -55,15 +55,15 @@ class ResolvedModel:
 
 
 def resolve(cluster: Machine, text: str, team: str | None = None) -> ResolvedModel:
-    """The model that a reference means now.
+    """Return the model to which a reference resolves now.
 
     Args:
         text: NAME@STAGE, NAME@best, NAME@latest, NAME@VERSION, run://NAME, run://NAME@best or run://NAME@STEP.
-        team: Of the run; None for any.
+        team: Team of the run; None for any.
 
     Raises:
         NotFound: It is no reference, or there is no such model, version or checkpoint.
-        Conflict: What it means is not on this machine, or is several things.
+        Conflict: The model is not on this machine, or the reference is ambiguous.
     """
     reference = read_reference(text)
     if reference is None:
@@ -74,14 +74,14 @@ def resolve(cluster: Machine, text: str, team: str | None = None) -> ResolvedMod
 
 
 def path_of(cluster: Machine, text: str, team: str | None, base: Path) -> Path:
-    """Find the place on this machine of a model that is given by a reference or as a path.
+    """Return the path on this machine of a model given by a reference or as a path.
 
     Args:
-        base: To which a relative path is relative.
+        base: Directory to which a relative path is relative.
 
     Raises:
         NotFound: There is no such model, version, checkpoint, file or directory.
-        Conflict: It is not on this machine, or is several things.
+        Conflict: The model is not on this machine, or the reference is ambiguous.
     """
     if text.startswith(RUN_SCHEME) or read_reference(text) is not None:
         return resolve(cluster, text, team).path
@@ -115,11 +115,11 @@ def _of_version(cluster: Machine, version: ModelVersion) -> ResolvedModel:
 
 
 def resolve_run(cluster: Machine, reference: ModelReference, found: Workload[Any]) -> ResolvedModel:
-    """The checkpoint of a run that is meant, or of a sweep's best trial.
+    """Return the checkpoint of a run, or of a sweep's best trial, to which a reference resolves.
 
     Raises:
         NotFound: There is none.
-        Conflict: It is not on this machine, or a run with checkpoints is not what is meant.
+        Conflict: It is not on this machine, or the workload is not a run with checkpoints.
     """
 
     def root_of(run: Workload) -> Path:
@@ -145,7 +145,7 @@ def resolve_run(cluster: Machine, reference: ModelReference, found: Workload[Any
 
 
 def _only(cluster: Machine, uid: str, root: Path, step: int) -> Path:
-    """A directory that shows one checkpoint of several, for as long as the run keeps that."""
+    """Create a directory that shows one checkpoint of several, as long as the run keeps that checkpoint."""
     place = cluster.home.run(uid) / "chosen" / str(step)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     link = place / step_name(step)

@@ -1,4 +1,4 @@
-"""Reads what the GPUs of this machine do, by NVML, which stays open for as long as the reader does."""
+"""Reads the state of this machine's GPUs by NVML, which stays open as long as the reader."""
 
 import os
 import sys
@@ -10,10 +10,10 @@ from fairlead.cluster.usages import GpuUsage
 
 
 class NvmlReader:
-    """NVML, opened when it is first asked. An instance belongs to one thread.
+    """A reader that opens NVML on first use. An instance belongs to one thread.
 
     Attributes:
-        problem: Why it does not answer; None while it does, or was not asked.
+        problem: The reason why NVML does not answer; None while it does, or before first use.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class NvmlReader:
         self.problem: str | None = None
 
     def read(self, uuid: str) -> GpuUsage:
-        """Read one device; what it does not tell, as a part of one does not, is None."""
+        """Read one device; values that it does not report, as parts of a device do not, are None."""
         handle = self._handle(uuid)
         if handle is None:
             return GpuUsage(name=uuid)
@@ -41,12 +41,12 @@ class NvmlReader:
         )
 
     def busy_by(self, uuid: str, pids: Collection[int], since: float) -> float | None:
-        """Return the part of a device's time that some processes computed, of what several runs share.
+        """Return the share of a device's time in which some processes computed, for devices shared by several runs.
 
-        None where the device does not tell processes apart, as older ones do not.
+        None if the device does not distinguish processes, as older ones do not.
 
         Args:
-            since: The Unix time from which its samples count.
+            since: Unix time from which samples count.
         """
         handle = self._handle(uuid)
         if handle is None:
@@ -64,7 +64,7 @@ class NvmlReader:
         return float(min(1.0, sum(each.smUtil for each in newest.values()) / 100))
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Close NVML."""
         if self._is_open:
             import pynvml
 
@@ -99,7 +99,7 @@ class NvmlReader:
 
         try:
             return question()
-        except pynvml.NVMLError:  # a part of a GPU, or a device that does not measure it
+        except pynvml.NVMLError:  # a part of a GPU, or a device that does not measure this value
             return None
 
 

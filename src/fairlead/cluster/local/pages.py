@@ -1,4 +1,4 @@
-"""Pages of workloads out of the local cluster's database, found by its indexes."""
+"""Reads pages of workloads from the local cluster's database, by its indexes."""
 
 import sqlite3
 
@@ -6,14 +6,14 @@ from fairlead.cluster.listing import Listing
 from fairlead.cluster.local.tables import WORKLOAD, workload_of
 from fairlead.state.snapshot import AnyWorkload, Phase
 
-# Of names that match, as many are looked up one by one; where there are more, some are found soon by age.
+# Up to this many matching names are looked up one by one; if more match, a scan by age finds a page soon.
 FEW = 500
 
 
 def page(db: sqlite3.Connection, listing: Listing) -> tuple[AnyWorkload, ...]:
-    """The workloads of a page, newest first."""
+    """Return the workloads of a page, newest first."""
     conditions, values = list[str](), list[object]()
-    # Which index is best is told here: of those that are unfinished there are few, and nothing counts them.
+    # The index is chosen here: unfinished workloads are few, but SQLite has no statistics that say so.
     index = ""
     if listing.is_over is not None:
         conditions.append(f"final = {int(listing.is_over)}")
@@ -44,12 +44,12 @@ def page(db: sqlite3.Connection, listing: Listing) -> tuple[AnyWorkload, ...]:
 
 
 def num_kept(db: sqlite3.Connection) -> int:
-    """Count the workloads that are kept."""
+    """Count the stored workloads."""
     return int(db.execute("SELECT count(*) FROM workloads").fetchone()[0])
 
 
 def num_unfinished(db: sqlite3.Connection) -> dict[Phase, int]:
-    """Count the workloads that are not over, by phase."""
+    """Count the unfinished workloads by phase."""
     rows = db.execute(
         "SELECT phase, count(*) FROM workloads INDEXED BY one_unfinished_of_a_name WHERE final = 0 GROUP BY phase"
     ).fetchall()
@@ -57,7 +57,7 @@ def num_unfinished(db: sqlite3.Connection) -> dict[Phase, int]:
 
 
 def _by_name(db: sqlite3.Connection, text: str) -> tuple[str, list[object]]:
-    """The condition that a text is in the name, and its values."""
+    """Return the condition that a name contains a text, with its values."""
     found = db.execute(
         "SELECT rowid FROM workloads INDEXED BY workloads_by_name WHERE instr(lower(name), ?) LIMIT ?", (text, FEW)
     ).fetchall()

@@ -1,4 +1,4 @@
-"""The files through which shims and ranks speak to the agent; the pod contract in ARCHITECTURE.md describes them."""
+"""Reads the files that shims and ranks write for the agent; the pod contract in ARCHITECTURE.md describes them."""
 
 import json
 import re
@@ -12,21 +12,21 @@ from fairlead.state.series import Point
 from fairlead.state.snapshot import DriftSeen, Progress, RankExit, StepAsked, Usage, Whereabouts
 
 SERIES = "rank-0.series.jsonl"
-# A finding of drift goes into a status, its hash into a label.
+# A finding of drift becomes part of a status, its hash part of a label.
 _LOOKED = re.compile(r"[0-9a-f]{1,64}")
 MOST_SAID = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvents:
-    """Lines that were added to the event files, and how far they have now been read."""
+    """Lines added to the event files, with the offsets up to which they have been read."""
 
     events: tuple[tuple[float, Event], ...]
     offsets: str
 
 
 def read_exits(ended: dict[str, Any]) -> tuple[RankExit, ...]:
-    """Read how the ranks of a pod ended, from its ``exit.json``."""
+    """Read the exits of a pod's ranks from its ``exit.json``."""
     return tuple(
         RankExit(
             rank=int(rank["rank"]),
@@ -42,7 +42,7 @@ def read_exits(ended: dict[str, Any]) -> tuple[RankExit, ...]:
 
 
 def read_usage(ended: dict[str, Any]) -> Usage | None:
-    """Read the most that the processes of a pod used, from its ``exit.json``; None where it does not say."""
+    """Read the peak usage of a pod's processes from its ``exit.json``; None if it is missing there."""
     used = ended.get("usage")
     if used is None:
         return None
@@ -51,16 +51,16 @@ def read_usage(ended: dict[str, Any]) -> Usage | None:
 
 
 def read_progress(pod_dir: Path) -> tuple[Progress | None, float | None]:
-    """Read what the pod's lowest rank last reported, and when any rank last gave a sign of progress.
+    """Read the last report of the pod's lowest rank, and the last sign of progress of any rank.
 
-    A rank that reports steps gives a sign with each report; of one that never reports, output is the sign.
+    For a rank that reports steps each report is a sign; for one that never reports, output is.
     """
     newest: float | None = None
     first: tuple[int, dict[str, Any]] | None = None
     for path in pod_dir.glob("rank-*.json"):
         try:
             report = json.loads(path.read_text())
-        except (OSError, ValueError):  # damaged by the program or gone again: the next report replaces it
+        except (OSError, ValueError):  # damaged by the program or deleted: the next report replaces it
             continue
         number = path.stem.removeprefix("rank-")
         if not isinstance(report, dict) or not number.isdigit():
@@ -77,7 +77,7 @@ def read_progress(pod_dir: Path) -> tuple[Progress | None, float | None]:
 
 
 def read_events(pod_dir: Path, offsets: str) -> NewEvents:
-    """Complete lines beyond the offsets in the event files of all ranks."""
+    """Read the complete lines beyond the offsets in the event files of all ranks."""
     read_to: dict[str, int] = json.loads(offsets)
     found: list[tuple[float, Event]] = []
     for path in sorted(pod_dir.glob("rank-*.events.jsonl")):
@@ -95,14 +95,14 @@ def read_events(pod_dir: Path, offsets: str) -> NewEvents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPoints:
-    """Points that were added to the first rank's series, and how far it has now been read."""
+    """Points added to the first rank's series, with the offset up to which it has been read."""
 
     points: tuple[tuple[str, Point], ...]
     offsets: str
 
 
 def read_series(pod_dir: Path, attempt: int, offsets: str, *, is_over: bool) -> NewPoints:
-    """Complete lines beyond the offsets in the series of the run's first rank; of a pod that is over all of them."""
+    """Read complete lines beyond the offset in the first rank's series; all of them once the pod is final."""
     read_to: dict[str, int] = json.loads(offsets)
     path = pod_dir / SERIES
     start = read_to.get(SERIES, 0)
@@ -141,7 +141,7 @@ def _event(line: bytes) -> tuple[float, Event] | None:
 
 
 def progress_of(report: dict[str, Any]) -> Progress:
-    """A rank's own report; what is no number in it is left out."""
+    """Convert a rank's own report; values of a wrong type are left out."""
     metrics = report.get("metrics")
     return Progress(
         step=_whole(report.get("step")),
@@ -173,7 +173,7 @@ def progress_of(report: dict[str, Any]) -> Progress:
 
 
 def _asks(value: object) -> tuple[StepAsked, ...]:
-    """Read what a driver asks for; what it cannot have asked for is left out."""
+    """Read the steps that a driver requests; malformed requests are left out."""
     return tuple(
         StepAsked(step=each[0], index=each[1], item=each[2])
         for each in (value if isinstance(value, list) else ())
@@ -186,7 +186,7 @@ def _asks(value: object) -> tuple[StepAsked, ...]:
 
 
 def _drift(value: object) -> DriftSeen | None:
-    """Read what a look for drift has found; None for what is no finding."""
+    """Read the result of a check for drift; None if it is malformed."""
     if not isinstance(value, dict) or _whole(value.get("run")) is None:
         return None
     return DriftSeen(

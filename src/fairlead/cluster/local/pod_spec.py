@@ -1,5 +1,7 @@
-"""Makes the instructions of a pod's shim: the command, the ranks, the whole environment. Pure functions of run and
-pod."""
+"""Builds the instructions for a pod's shim: the command, the ranks, the whole environment.
+
+Pure functions of run and pod.
+"""
 
 import hashlib
 import sys
@@ -20,7 +22,7 @@ from fairlead.specs.training import SET_BY_FRAMEWORK, Elastic
 from fairlead.state.plan import child_uid
 from fairlead.state.snapshot import Pod, Workload
 
-# The programs of ours that a shim starts, by path: what they import is nothing to whoever writes that down.
+# Programs of ours that a shim starts, by path, so that this module need not import them.
 PROGRAMS = Path(fairlead.runtime.__file__).parent
 LOG_FILES = 4
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
@@ -28,16 +30,16 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEnvironment:
-    """Facts that a pod needs to know of the machine it runs on.
+    """Facts about the machine that a pod runs on.
 
     Attributes:
         environ: The submitter's environment.
-        own_environ: The supervisor's, for the one that a shim starts when it finds none.
-        master_port: Rendezvous port of this attempt; the one above it is for agreements among ranks.
+        own_environ: The supervisor's environment, for a supervisor that a shim starts when it finds none.
+        master_port: Rendezvous port of this attempt; the port above it serves agreements among ranks.
         library: Directory that holds the package ``fairlead`` and nothing else.
-        cgroup: Group with the pod's memory limit; None for no limit.
-        has_gpus: The machine has GPUs, which a pod without a grant must not see.
-        place: Where the attempt runs.
+        cgroup: Cgroup with the pod's memory limit; None for no limit.
+        has_gpus: True if the machine has GPUs, which a pod without a grant must not see.
+        place: Directory in which the attempt runs.
     """
 
     environ: Mapping[str, str]
@@ -50,13 +52,13 @@ class PodEnvironment:
 
 
 def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> dict[str, Any]:
-    """The content of ``pod.json``, as the shim's contract has it."""
+    """Return the content of ``pod.json``, as the shim's contract defines it."""
     spec = workload.spec
     ranks = spec.ranks_on_each_node
     first = pod.index * ranks
     env = _environment(home, workload, pod, around)
     place = around.place
-    # What a set-up has changed among the sources, another tree lacks.
+    # Another tree lacks what a set-up step has changed among the sources.
     stamp = f"setup-{pod.node}-{_digest(spec.setup or '')}{'' if place.tree is None else f'-{pod.attempt}'}.done"
     return {
         "uid": pod.uid,
@@ -91,12 +93,12 @@ def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> 
 
 
 def _digest(text: str) -> str:
-    """Another for another text, so that a set-up step that has changed is run again."""
+    """Hash a text, so that a changed set-up step is run again."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def checkpoint_place(home: Home, workload: Workload) -> str:
-    """Return where the checkpoints of this run are: a place of its own, also among runs of the same name."""
+    """Return the place of this run's checkpoints, which no other run shares, not even one of the same name."""
     to = workload.spec.checkpoint.to
     if to is None:
         return str(home.run(workload.uid) / "checkpoints")
@@ -108,7 +110,7 @@ def checkpoint_place(home: Home, workload: Workload) -> str:
 
 def _environment(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> dict[str, str]:
     spec, ranks = workload.spec, workload.spec.ranks_on_each_node
-    # A run that is submitted by a rank of another has no part in that one.
+    # A run submitted by a rank of another run must not inherit that run's variables.
     env = {name: value for name, value in around.environ.items() if SET_BY_FAIRLEAD.fullmatch(name) is None}
     for name in SET_BY_FRAMEWORK.get(around.environ.get("FAIRLEAD_FRAMEWORK", ""), ()):
         env.pop(name, None)
@@ -135,9 +137,9 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: PodEnvironmen
 
 
 def _of_sibling(home: Home, workload: Workload) -> Workload:
-    """The run with the place of the checkpoints from which it begins, where these are those of a sibling.
+    """Replace the name of a sibling in ``checkpoint.from`` by the place of the sibling's checkpoints.
 
-    Nobody but a parent submits a run that still names another: a sweep whose trials go on from each other.
+    Only a parent submits runs that still name another: a sweep whose trials start from each other's checkpoints.
     """
     given = workload.spec.checkpoint.origin
     if given is None or workload.parent is None or not is_run_name(given):

@@ -1,4 +1,4 @@
-"""By which rules one machine starts what waits: a word in a file of the state directory, if somebody put one there."""
+"""Reads the scheduling policy of one machine from an optional file of the state directory."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
 
 
 def read_rules(path: Path) -> SchedulingPolicy:
-    """The rules that the file names; the usual ones when there is none.
+    """Return the policy that the file names; the default without a file.
 
     Raises:
-        ClusterError: It names none; nothing is decided by others than were meant.
+        ClusterError: The file names no policy; no other policy is applied instead.
     """
     try:
         name = path.read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""Rendezvous ports: neighbouring ones for each start of a gang, below the range from which the kernel lends."""
+"""Chooses rendezvous ports: consecutive ones for each attempt of a gang, below the kernel's ephemeral range."""
 
 import random
 import socket
@@ -11,15 +11,15 @@ LOWEST, HIGHEST = 20_000, 32_000
 
 
 def port_for(home: Home, workload_uid: str, attempt: int, num_ports: int = 2) -> int:
-    """The lowest of the ports of this start; every pod of the gang gets the same answer.
+    """Return the lowest port of an attempt; the same for every pod of the gang.
 
-    A port that another program takes before the rendezvous makes the start fail, and the next start gets others.
+    If another program takes a port before the rendezvous, the attempt fails, and the next one gets other ports.
     """
     path = home.run(workload_uid) / f"rendezvous-{attempt}.json"
     known = read_json(path)
     if known is not None:
         return int(known["master_port"])
-    # Seeded by the start itself: two agents that ask at once agree, and gangs started together spread out.
+    # Seeded by the attempt: two concurrent agents agree, and gangs started together spread out.
     draw = random.Random(f"{workload_uid}-{attempt}")
     for _ in range(200):
         port = draw.randrange(LOWEST, HIGHEST, 2)

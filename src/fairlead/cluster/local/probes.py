@@ -1,4 +1,4 @@
-"""Asks the servers of endpoints whether they are ready, beside the agent, which no slow answer may hold up."""
+"""Probes the readiness of endpoint servers in threads, so that no slow answer delays the agent."""
 
 import socket
 import threading
@@ -9,9 +9,9 @@ from contextlib import suppress
 from fairlead.cluster.local.home import Home
 from fairlead.frozen import dataclass
 
-# Between two questions to a server that is not ready, and to one that is.
+# Intervals between probes of a server that is not ready, and of one that is.
 STARTING_S, SERVING_S = 0.1, 1.0
-# Without an answer for so long it is none; a server that is only busy is asked so often before it counts.
+# A probe without an answer after this long has failed; a ready server must fail this many in a row to be unready.
 TIMEOUT_S = 2.0
 PATIENCE = 3
 MOST_AT_ONCE = 8
@@ -19,7 +19,7 @@ MOST_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A server's last answer; ``problem`` is why it is not ready, as a sentence."""
+    """A server's last answer; ``problem`` is a sentence on why it is not ready."""
 
     ready: bool
     problem: str | None = None
@@ -27,7 +27,7 @@ class Answer:
 
 @dataclass(slots=True)
 class _Target:
-    """One server; ``path`` is None for a pod that is none."""
+    """A probed server; ``path`` is None for a pod without a probe."""
 
     port: int
     path: str | None
@@ -38,7 +38,7 @@ class _Target:
 
 
 class Probes:
-    """The probes of this machine. A supervisor is woken when an answer is another than before."""
+    """The probes of this machine. A changed answer wakes the supervisor."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -53,7 +53,7 @@ class Probes:
         return uid in self._targets
 
     def add(self, uid: str, port: int, path: str | None) -> None:
-        """Ask a pod from now on; never where it has no path."""
+        """Start probing a pod; without a path it is never probed."""
         with self._lock:
             self._targets[uid] = _Target(port=port, path=path)
         if path is not None:
@@ -63,18 +63,18 @@ class Probes:
                 self._thread.start()
 
     def keep(self, uids: set[str]) -> None:
-        """Forget all other pods."""
+        """Remove all other pods."""
         if self._targets.keys() - uids:
             with self._lock:
                 self._targets = {uid: target for uid, target in self._targets.items() if uid in uids}
 
     def answer(self, uid: str) -> Answer | None:
-        """Return what a pod answered last; None before the first answer, and for one without a probe."""
+        """Return a pod's last answer; None before the first one, and for a pod without a probe."""
         target = self._targets.get(uid)
         return None if target is None else target.answer
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop probing."""
         self._closed = True
         self._more.set()
         if self._thread is not None:
@@ -119,7 +119,7 @@ class Probes:
 
 
 def _asked(port: int, path: str) -> Answer | None:
-    """Ask a server; None when it says nothing in time."""
+    """Probe a server; None when it does not answer in time."""
     import http.client  # here and not above: a twentieth of what a supervisor imports before the first run starts
 
     where = f"GET {path} on port {port}"

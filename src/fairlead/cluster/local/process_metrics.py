@@ -1,4 +1,4 @@
-"""Measures what the pods of this machine use: their processes by the system's own counters, GPUs by NVML."""
+"""Measures the usage of this machine's pods: processes by the system's counters, GPUs by NVML."""
 
 import json
 import time
@@ -16,7 +16,7 @@ SAMPLE_S = 0.5
 
 
 def usages(cluster: LocalCluster, runs: Iterable[Workload], *, sample_s: float = SAMPLE_S) -> Usages:
-    """Look twice, ``sample_s`` seconds apart: processor time is only seen to pass."""
+    """Measure twice, ``sample_s`` seconds apart, since processor use is a difference of counters."""
     pods = [(run, pod) for run in runs for pod in cluster.pods(run.uid) if not pod.phase.is_final]
     processes = {pod.uid: _processes(cluster.home.pod(run.uid, pod.uid)) for run, pod in pods}
     before, begun = {uid: _cpu_s(found) for uid, found in processes.items()}, time.monotonic()
@@ -52,7 +52,7 @@ def _phase(pod: Pod) -> PodPhase:
 
 
 def _processes(directory: Path) -> list[psutil.Process]:
-    """Those of the ranks, and all that they started."""
+    """Return the processes of the ranks and all their descendants."""
     try:
         pids = json.loads((directory / "started.json").read_text())["pids"].values()
     except (OSError, ValueError, KeyError):  # the ranks are about to start, or the pod has just ended
@@ -79,7 +79,7 @@ def _cpu_s(processes: Sequence[psutil.Process]) -> float:
 
 
 def _memory_bytes(processes: Sequence[psutil.Process]) -> int:
-    """Resident; pages that processes share count for each of them."""
+    """Return the resident memory; pages shared between processes count for each of them."""
     total = 0
     for process in processes:
         try:

@@ -1,4 +1,4 @@
-"""Reads what one machine keeps of runs that are over: a file of the state directory, if somebody put one there."""
+"""Reads the retention of finished runs of one machine from an optional file of the state directory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +10,10 @@ from fairlead.specs.quantities import parse_duration, parse_whole
 
 
 def read_keep(path: Path) -> Retention:
-    """Read what is to be kept: a line ``for: 30d``, a line ``last: 20``, or both; all when there is none.
+    """Read the retention: a line ``for: 30d``, a line ``last: 20``, or both; everything is kept without a file.
 
     Raises:
-        ClusterError: It says something else; nothing is removed then.
+        ClusterError: The file is malformed; no run is removed then.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -1,7 +1,7 @@
-"""Room in the state directory: whether what has to be kept there can be, and a reserve for when it cannot.
+"""Checks that the state directory can be written, and holds a reserve of disk space for when it cannot.
 
-The reserve is a small file. A command that ends or deletes a run may give it up, so that a full disk never keeps
-anybody from making room; the supervisor makes it anew when there is room again.
+The reserve is a small file. A command that ends or deletes a run may release it, so that a full disk never prevents
+making room; the supervisor creates it again when there is room.
 """
 
 import errno
@@ -15,11 +15,11 @@ from fairlead.errors import ClusterError
 RESERVE_BYTES = 256 * 1024
 RESERVE_FROM_BYTES = 4 * RESERVE_BYTES
 PLENTY_BYTES = 64 * NEEDED_BYTES
-"""With so much free a small write shows all that could be in the way: a quota, a mount that is read-only, a mode."""
+"""With this much free space a small write detects every other obstacle: a quota, a read-only mount, a mode."""
 
 
 def trouble(home: Home) -> ClusterError | None:
-    """Return why nothing can be kept in the state directory now; None when it can."""
+    """Return the reason why the state directory cannot be written now; None when it can."""
     try:
         free = os.statvfs(home.path)
         _try_to_write(home.path, 4096 if free.f_bavail * free.f_frsize >= PLENTY_BYTES else NEEDED_BYTES)
@@ -29,7 +29,7 @@ def trouble(home: Home) -> ClusterError | None:
 
 
 def hold_reserve(home: Home) -> None:
-    """Make the reserve unless it is there, or room is scarce."""
+    """Create the reserve unless it exists or space is scarce."""
     try:
         if home.reserve.exists():
             return
@@ -37,12 +37,12 @@ def hold_reserve(home: Home) -> None:
         if free.f_bavail * free.f_frsize >= RESERVE_FROM_BYTES:
             home.reserve.write_bytes(b"\0" * RESERVE_BYTES)
     except OSError:
-        # Half a reserve is none, and takes room from what needs it now.
+        # A partial reserve is useless, and takes space that others need now.
         release_reserve(home)
 
 
 def release_reserve(home: Home) -> bool:
-    """Give the reserve up; whether there was one."""
+    """Delete the reserve; return whether there was one."""
     try:
         home.reserve.unlink()
     except OSError:
@@ -51,14 +51,14 @@ def release_reserve(home: Home) -> bool:
 
 
 def _try_to_write(directory: Path, num_bytes: int) -> None:
-    """Write to a file that nobody sees and that goes when this process does."""
+    """Write to an unlinked file, which disappears with this process."""
     flags = os.O_RDWR | os.O_CLOEXEC
     try:
         fd = os.open(directory, flags | os.O_TMPFILE, 0o600)
     except (AttributeError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
             raise
-        # Another system, or a file system that knows no files without a name.
+        # Another system, or a file system without unnamed files.
         path = directory / f".room-{os.getpid()}"
         fd = os.open(path, flags | os.O_CREAT, 0o600)
         path.unlink()

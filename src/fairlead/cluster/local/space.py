@@ -1,4 +1,4 @@
-"""Measures how much of a disk a directory takes."""
+"""Measures the disk usage of a directory."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
 
 
 def used_bytes(directory: Path) -> int:
-    """Bytes on disk of all files below, without following links; what cannot be read counts nothing."""
+    """Return bytes on disk of all files below a directory, without following links; unreadable files count as 0."""
     total, left = 0, [os.fspath(directory)]
     while left:
         try:

@@ -1,7 +1,7 @@
 """The database of the local cluster: one SQLite file that every process opens for itself.
 
-Each public call is one transaction. WAL lets the faces read while the supervisor writes. A process killed at any
-instant leaves either all of a transaction or nothing of it.
+Each public call is one transaction. WAL lets clients read while the supervisor writes. A process killed at any instant
+leaves either all of a transaction or none of it.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ from fairlead.state.snapshot import (
     is_leaf,
 )
 
-# For another process that writes.
+# Maximum wait for another process that writes.
 PATIENCE_S = 30.0
-# A file system's clock ticks less often than ours.
+# A file system's clock is coarser than the system's.
 CLOCKS_DIFFER_S = 0.1
-# A first try at what one transaction may remove on a full disk: each row takes about two pages of the log.
+# Initial number of rows to remove in one transaction on a full disk: each row takes about two pages of the log.
 MAX_ROWS_AT_ONCE = 64
-# Of each metric of a run; beyond that half of them are left, the lowest and highest of each stretch among them.
+# Limit per metric of a run; beyond it the points are thinned to half, keeping the extremes of each stretch.
 MOST_POINTS = 20_000
 
 
@@ -92,8 +92,8 @@ if TYPE_CHECKING:
 def _held(
     pod: Pod, spec: str, progress: str | None, end_ms: int, share: int, idle_ms: Mapping[int, int], shares: str | None
 ) -> list[Interval]:
-    """Divide what a pod held up to an end, by use and, where others held its GPUs as well, by its part of them."""
-    # Here and not above: what only lists runs needs nothing of money.
+    """Divide what a pod held up to an end by use and, where it shared GPUs with others, by its share of them."""
+    # Imported here because listing runs does not need the ledger.
     from fairlead.cluster.ledger_tables import holder_of, intervals_of
     from fairlead.ledger.usage import reshared
 
@@ -103,12 +103,12 @@ def _held(
 
 
 def _user() -> str:
-    """The name of whoever runs this cluster."""
+    """Return the name of the user who runs this cluster."""
     import pwd  # here and not above: as there
 
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container's, most often
+    except KeyError:  # mostly in containers
         return str(os.getuid())
 
 
@@ -128,7 +128,7 @@ Result = TypeVar("Result")
 def _in_the_room_there_is(
     write: Callable[Concatenate[Store, Arguments], Result],
 ) -> Callable[Concatenate[Store, Arguments], Result]:
-    """Try a transaction for which there is no room once more, in the room that the write-ahead log has already."""
+    """Retry a transaction that fails for lack of space once, within the existing write-ahead log."""
 
     @wraps(write)
     def tried(store: Store, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -143,7 +143,7 @@ def _in_the_room_there_is(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """An agent's observation of one pod, to be kept in one transaction."""
+    """An agent's observation of one pod, to be recorded in one transaction."""
 
     row: PodRow
     progress: Progress | None = None
@@ -153,12 +153,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A measurement of what a pod uses.
+    """A measurement of a pod's usage.
 
     Attributes:
-        start_ms, end_ms: The time that it stands for.
+        start_ms, end_ms: The span that it covers.
         busy: Utilisation of what the pod holds, from 0 to 1; None where it holds nothing whose utilisation counts.
-        points: Metrics of its run, with the first of its pods.
+        points: Metrics of its run, only with the first of its pods.
     """
 
     workload_uid: str
@@ -175,14 +175,14 @@ class Store:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._path = home.database
-        # A parent may have thousands that are over, and the loop looks at all of them at each pass: by parent, as of a
-        # state of the database, less those that this connection wrote since.
+        # Cached by parent for one state of the database, except for changes by this connection, since a parent may have
+        # thousands of finished children, which the loop reads at each pass.
         self._children: dict[str, dict[str, AnyWorkload]] = {}
         self._children_at = -1
         self._touched: set[str] = set()
         self._ended: tuple[AnyWorkload, ...] = ()
         self._known_active: dict[str, tuple[tuple[object, ...], AnyWorkload]] = {}
-        # By age, as of a state of the database, less those that this connection wrote since.
+        # Cached by age for one state of the database, except for changes by this connection.
         self._completed: list[tuple[float, str, Completed | None]] = []
         self._completed_at = -1, -1
         self._touched_since: set[str] = set()
@@ -203,7 +203,7 @@ class Store:
         self._db.close()
 
     def _use_write_ahead_log(self) -> None:
-        """Set the journal's mode; SQLite itself does not wait for another process that does so at the same moment."""
+        """Set the journal mode; SQLite itself does not wait for another process that sets it at the same moment."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -216,25 +216,25 @@ class Store:
 
     @cached_property
     def _ledger(self) -> LedgerTables:
-        # Here and not above: what only lists runs needs nothing of money.
+        # Imported here because listing runs does not need the ledger.
         from fairlead.cluster.ledger_tables import LedgerTables
 
         return LedgerTables(self._db)
 
     @cached_property
     def _models(self) -> ModelTables:
-        # Here and not above: few commands need it.
+        # Imported here because few commands need it.
         from fairlead.cluster.local.model_tables import ModelTables
 
         return ModelTables(self._db)
 
     def relieve(self) -> None:
-        """Let the write-ahead log be written from its beginning again, which needs no more room than it has."""
+        """Reset the write-ahead log to its beginning, so that it needs no more space than it has."""
         with self._translated():
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def check(self) -> None:
-        """Read the whole database, which takes a moment.
+        """Check the whole database, which takes a moment.
 
         Raises:
             ClusterError: It is damaged.
@@ -246,7 +246,7 @@ class Store:
 
     @_in_the_room_there_is
     def submit(self, uid: str, spec: Spec, now: float) -> Workload[Spec]:
-        """Keep a new workload, Pending.
+        """Store a new workload, Pending.
 
         Raises:
             NameTaken: An unfinished workload of that team has the name.
@@ -263,7 +263,7 @@ class Store:
         return Workload(uid=uid, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=now)
 
     def _insert(self, uid: str, spec: WorkloadSpec, parent: str | None, now: float) -> Status:
-        """Keep a new workload; its status."""
+        """Insert a new workload; return its status."""
         status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
         self._touch(uid)
         self._db.execute(
@@ -275,7 +275,7 @@ class Store:
                 type(spec).__name__, parent,
             ),
         )  # fmt: skip
-        # Here and not above: what only lists runs needs nothing of plans.
+        # Imported here because listing runs does not need plans.
         from fairlead.state.plan import Event
 
         self._record(uid, spec.name, Event(type="Submitted", reason=JUST_SUBMITTED), now)
@@ -283,10 +283,10 @@ class Store:
 
     @_in_the_room_there_is
     def set_intent(self, uid: str, intent: Intent) -> Workload[Any]:
-        """Record what the user wants; the same intent again changes nothing.
+        """Record the user's intent; the same intent again changes nothing.
 
         Raises:
-            NameTaken: It would run again, but an unfinished workload has its name by now.
+            NameTaken: The intent is RUN, but another unfinished workload has the name by now.
         """
         with self._transaction():
             other = self._db.execute(
@@ -306,13 +306,13 @@ class Store:
         return self.get(uid)
 
     def update(self, uid: str, spec: Training, version: int, now: float) -> Workload:
-        """Give a workload another spec.
+        """Replace the spec of a workload.
 
         Raises:
             NotFound: No such workload.
             Conflict: It is at another version, or its phase or the change does not allow it.
         """
-        # Here and not above: what only looks needs none of it.
+        # Imported here because reading does not need it.
         from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
         from fairlead.policy.kinds.table import leaf
 
@@ -333,8 +333,8 @@ class Store:
 
     @_in_the_room_there_is
     def revise(self, uid: str, spec: Spec, now: float) -> Workload[Spec]:
-        """Give an endpoint another spec, with the event ``Changed``; what was decided for the old one is void."""
-        # Here and not above: what only looks needs none of it.
+        """Replace the spec of an endpoint, with the event ``Changed``."""
+        # Imported here because reading does not need it.
         from fairlead.policy.kinds.spec_updates import CHANGED
         from fairlead.state.plan import Event
         from fairlead.state.reasons import Code, Reason
@@ -355,16 +355,17 @@ class Store:
         forgetting: Callable[[str], None] = lambda _: None,
         share_of: Callable[[Grant], int] | None = None,
     ) -> bool:
-        """Carry out one change whole, or not at all when it is stale.
+        """Apply one change atomically; return False when it is stale.
 
         Args:
-            forgetting: Called with the uid when a workload is about to be forgotten: certain but for our death.
-            share_of: The part of the node that a new pod pays for; without it ``settle_shares`` says so later.
+            forgetting: Called with the uid of a workload just before it is forgotten; only a crash can still prevent
+                that.
+            share_of: Returns the share of the node that a new pod pays for; without it ``settle_shares`` sets it later.
         """
         try:
             return self._apply(change, now, forgetting, share_of)
         except sqlite3.IntegrityError:
-            # It would run again, but a workload of its name was submitted in between: not now.
+            # It would be unfinished again, but a workload of its name was submitted in between.
             return False
         except NoRoom:
             if not change.forget or not self._shrink(change):
@@ -430,7 +431,7 @@ class Store:
 
     @_in_the_room_there_is
     def observe(self, observation: Observation, now: float) -> None:
-        """Keep what was seen of a pod. Final phases stay final."""
+        """Record an observation of a pod. Final phases stay final."""
         row, pod = observation.row, observation.row.pod
         with self._transaction():
             seen = self._db.execute(
@@ -463,7 +464,7 @@ class Store:
 
     @_in_the_room_there_is
     def keep_measured(self, measured: Sequence[Measured]) -> None:
-        """Keep what was measured of pods: the points of their runs, and for how long what they hold was idle."""
+        """Record measurements of pods: points of their runs, and idle time of what they hold."""
         with self._transaction():
             for each in measured:
                 alive = self._db.execute("SELECT 1 FROM pods WHERE uid = ? AND final = 0", (each.pod_uid,)).fetchone()
@@ -474,7 +475,7 @@ class Store:
                     self._ledger.add_idle(each.pod_uid, each.start_ms, each.end_ms, each.busy)
 
     def points_since(self, uid: str, attempt: int, names: Sequence[str], since: float) -> dict[str, list[Point]]:
-        """Some metrics of one start of a workload from a time on, by name."""
+        """Return metrics of one attempt of a workload from a time on, by name."""
         with self._translated():
             found = {
                 name: self._db.execute(
@@ -507,7 +508,7 @@ class Store:
             self._db.executemany("DELETE FROM points WHERE id = ?", gone)
 
     def series(self, uid: str) -> dict[str, tuple[Point, ...]]:
-        """The metrics of a workload over time, by name."""
+        """Return the metrics of a workload over time, by name."""
         from fairlead.state.series import continued
 
         with self._translated():
@@ -520,7 +521,7 @@ class Store:
         return {name: continued(points) for name, points in found.items()}
 
     def note(self, uid: str, event: Event, now: float) -> None:
-        """Record that something happened to a workload, if it is still known."""
+        """Record an event of a workload, if the workload still exists."""
         with self._transaction():
             name = self._db.execute("SELECT name FROM workloads WHERE uid = ?", (uid,)).fetchone()
             if name is not None:
@@ -542,14 +543,14 @@ class Store:
         return False
 
     def _touch(self, uid: str) -> None:
-        """Remember that this connection writes a workload, which no counter of the database tells itself."""
+        """Mark a workload as written by this connection, since `data_version` counts other connections' writes only."""
         self._touched.add(uid)
         self._touched_since.add(uid)
 
     def active(self) -> tuple[tuple[AnyWorkload, ...], tuple[Pod, ...], tuple[AnyWorkload, ...]]:
-        """Workloads that are unfinished or asked for something, and their current or live pods, at one instant.
+        """Return unfinished or wanted workloads and their current or live pods, at one instant.
 
-        Then children of them that are neither.
+        The third item are their children that are neither.
         """
         with self._reading():
             rows = self._db.execute(
@@ -558,7 +559,7 @@ class Store:
             columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
             pods = self._db.execute(
                 f"SELECT {columns} FROM workloads w JOIN pods p ON p.workload_uid = w.uid WHERE w.uid IN ({ACTIVE}) "
-                # How the pods of a start that failed ended is still to be told when the next one is counted.
+                # The exits of a failed attempt's pods are still needed when the next attempt is counted.
                 "AND (p.final = 0 OR p.attempt = w.attempt "
                 f"OR (w.phase = '{Phase.RESTARTING.value}' AND p.attempt = w.attempt - 1)) ORDER BY p.uid"
             ).fetchall()
@@ -572,9 +573,10 @@ class Store:
         return active, tuple(pod_of(row).pod for row in pods), children
 
     def _ended_children(self, active: Mapping[str, AnyWorkload]) -> tuple[AnyWorkload, ...]:
-        """Children of active workloads that are not active: the same tuple as long as nothing has changed of them.
+        """Return inactive children of active workloads; the same tuple as long as none of them has changed.
 
-        Those are read that this connection wrote since the last time, and all that changed when another one wrote.
+        It re-reads the children written by this connection since the last call, and all changed ones after a write by
+        another connection.
         """
         at = int(self._db.execute("PRAGMA data_version").fetchone()[0])
         parents = [uid for uid, each in active.items() if not is_leaf(each)]
@@ -601,7 +603,7 @@ class Store:
     def _read_children(
         self, parent: str, active: Mapping[str, AnyWorkload], known: Mapping[str, AnyWorkload]
     ) -> dict[str, AnyWorkload]:
-        """Read those children of a parent that are not active, as far as they are not known in their version."""
+        """Return the inactive children of a parent, reading only those that are not known in their current version."""
         found = self._db.execute("SELECT uid, version FROM workloads WHERE parent = ? ORDER BY rowid", (parent,))
         wanted = [row for row in found if row[0] not in active]
         new = [uid for uid, version in wanted if uid not in known or known[uid].version != version]
@@ -609,7 +611,7 @@ class Store:
         return {uid: read[uid] if uid in read else known[uid] for uid, _ in wanted}
 
     def completed(self, limit: int) -> tuple[Completed, ...]:
-        """The newest runs that succeeded, and how long they took."""
+        """Return the newest runs that succeeded, with their durations."""
         with self._reading():
             at = int(self._db.execute("PRAGMA data_version").fetchone()[0]), limit
             if at != self._completed_at or not self._add_completed(limit):
@@ -618,7 +620,7 @@ class Store:
                     "ORDER BY created_at DESC, uid DESC LIMIT ?",
                     (limit,),
                 ).fetchall()
-                # It stays what it is once it has succeeded: a run that did is never started again.
+                # A succeeded run never starts again, so that its entry stays valid.
                 known = {uid: each for _, uid, each in self._completed}
                 self._completed = [
                     (created, uid, known[uid] if uid in known else self._took(uid)) for created, uid in reversed(found)
@@ -627,7 +629,7 @@ class Store:
         return tuple(each for _, _, each in reversed(self._completed) if each is not None)
 
     def _add_completed(self, limit: int) -> bool:
-        """Add those that this connection wrote since; False when one of those before is there no more."""
+        """Add runs that this connection has written since; False when a known one is no longer among them."""
         known = {uid for _, uid, _ in self._completed}
         for uid in sorted(self._touched_since):
             row = self._db.execute("SELECT created_at, phase FROM workloads WHERE uid = ?", (uid,)).fetchone()
@@ -653,12 +655,12 @@ class Store:
         return Completed(team=team, name=name, took_s=float(took), at=float(at), used=usage, paces=known)
 
     def active_uids(self) -> set[str]:
-        """Workloads that are unfinished or asked for something, or have live pods."""
+        """Return the uids of workloads that are unfinished, wanted, or have live pods."""
         with self._translated():
             return {str(uid) for (uid,) in self._db.execute(ACTIVE)}
 
     def has_work(self) -> bool:
-        """Return whether anything is unfinished, asked for or still alive."""
+        """Return whether any workload is unfinished or wanted, or any pod is live."""
         with self._translated():
             found = self._db.execute(
                 f"SELECT EXISTS (SELECT 1 FROM workloads WHERE {WANTED}) OR EXISTS (SELECT 1 FROM pods WHERE final = 0)"
@@ -672,13 +674,13 @@ class Store:
             return bool(found.fetchone()[0])
 
     def live_pods(self) -> tuple[PodRow, ...]:
-        """Pods that are not final."""
+        """Return the pods that are not final."""
         with self._translated():
             rows = self._db.execute(f"SELECT {POD} FROM pods WHERE final = 0 ORDER BY uid").fetchall()
         return tuple(pod_of(row) for row in rows)
 
     def pods(self, workload_uid: str) -> tuple[Pod, ...]:
-        """All pods of a workload that are kept, in order of attempt and index."""
+        """Return all stored pods of a workload, in order of attempt and index."""
         with self._translated():
             rows = self._db.execute(
                 f"SELECT {POD} FROM pods WHERE workload_uid = ? ORDER BY attempt, idx", (workload_uid,)
@@ -686,7 +688,7 @@ class Store:
         return tuple(pod_of(row).pod for row in rows)
 
     def get(self, uid: str) -> Workload[Any]:
-        """One workload.
+        """Return one workload.
 
         Raises:
             NotFound: No such workload.
@@ -698,7 +700,7 @@ class Store:
         return workload_of(row)
 
     def those(self, uids: Sequence[str]) -> tuple[Workload[Any], ...]:
-        """Workloads by their ids, of which some may be gone."""
+        """Return workloads by uid, without those that are gone."""
         with self._translated():
             rows = [
                 self._db.execute(f"SELECT {WORKLOAD} FROM workloads WHERE uid = ?", (uid,)).fetchone() for uid in uids
@@ -706,19 +708,19 @@ class Store:
         return tuple(workload_of(row) for row in rows if row is not None)
 
     def has(self, uid: str) -> bool:
-        """Return whether there is such a workload."""
+        """Return whether a workload exists."""
         with self._translated():
             return self._db.execute("SELECT 1 FROM workloads WHERE uid = ?", (uid,)).fetchone() is not None
 
     def is_over(self, uid: str) -> bool:
-        """Return whether a workload ended and nobody wants it to run again."""
+        """Return whether a workload is finished and not to run again."""
         with self._translated():
             found = self._db.execute("SELECT final = 1 AND intent <> ? FROM workloads WHERE uid = ?", (Intent.RUN, uid))
             row = found.fetchone()
         return row is not None and bool(row[0])
 
     def named(self, name: str, team: str | None = None) -> Workload[Any] | None:
-        """The newest workload of that name, uid or unique beginning of a uid."""
+        """Return the newest workload of that name, uid or unique prefix of a uid."""
         with self._translated():
             by_name = self._db.execute(
                 f"SELECT {WORKLOAD} FROM workloads WHERE name = ? AND (?2 IS NULL OR team = ?2) "
@@ -733,19 +735,19 @@ class Store:
         return workload_of(by_uid[0]) if len(by_uid) == 1 and len(name) >= 4 else None
 
     def names(self) -> tuple[str, ...]:
-        """Names of all workloads, newest first."""
+        """Return the names of all workloads, newest first."""
         with self._translated():
             rows = self._db.execute("SELECT name FROM workloads GROUP BY name ORDER BY max(created_at) DESC").fetchall()
         return tuple(row[0] for row in rows)
 
     def finished_names(self) -> frozenset[str]:
-        """Names of workloads that are over."""
+        """Return the names of finished workloads."""
         with self._translated():
             rows = self._db.execute("SELECT DISTINCT name FROM workloads WHERE final = 1").fetchall()
         return frozenset(row[0] for row in rows)
 
     def children(self, uid: str) -> tuple[Workload[Any], ...]:
-        """Children of a workload, oldest first."""
+        """Return the children of a workload, oldest first."""
         with self._translated():
             rows = self._db.execute(
                 f"SELECT {WORKLOAD} FROM workloads WHERE parent = ? ORDER BY created_at, uid", (uid,)
@@ -753,7 +755,7 @@ class Store:
         return tuple(workload_of(row) for row in rows)
 
     def workloads(self, limit: int | None = None) -> tuple[Workload[Any], ...]:
-        """All workloads, newest first."""
+        """Return all workloads, newest first."""
         with self._translated():
             rows = self._db.execute(
                 f"SELECT {WORKLOAD} FROM workloads ORDER BY created_at DESC, uid LIMIT ?",
@@ -762,13 +764,13 @@ class Store:
         return tuple(workload_of(row) for row in rows)
 
     def select(self, selection: Selection, limit: int | None = None) -> tuple[Workload[Any], ...]:
-        """Workloads that match, newest first."""
+        """Return the matching workloads, newest first."""
         conditions, values = ["1"], list[object]()
         if selection.phases:
             conditions.append(f"phase IN ({', '.join('?' * len(selection.phases))})")
             values += sorted(selection.phases)
         for name, value in selection.labels:
-            # Each label is a row of its own, so that no name has to be written as a path.
+            # Each label is a row of its own, so that names need not be escaped as JSON paths.
             conditions.append(
                 "EXISTS (SELECT 1 FROM json_each(workloads.spec, '$.labels') l "
                 "WHERE l.key = ? AND (? IS NULL OR l.value = ?))"
@@ -783,29 +785,29 @@ class Store:
         return tuple(workload_of(row) for row in rows)
 
     def page(self, listing: Listing) -> tuple[AnyWorkload, ...]:
-        """The workloads of a page, newest first."""
+        """Return the workloads of a page, newest first."""
         with self._reading():
-            from fairlead.cluster.local import pages  # here and not above: commands read no pages
+            from fairlead.cluster.local import pages  # Imported here because commands read no pages.
 
             return pages.page(self._db, listing)
 
     def num_kept(self) -> int:
-        """Count the workloads that are kept."""
+        """Count the stored workloads."""
         with self._translated():
-            from fairlead.cluster.local import pages  # here and not above: commands read no pages
+            from fairlead.cluster.local import pages  # Imported here because commands read no pages.
 
             return pages.num_kept(self._db)
 
     def num_unfinished(self) -> dict[Phase, int]:
-        """Count the workloads that are not over, by phase."""
+        """Count the unfinished workloads by phase."""
         with self._translated():
-            from fairlead.cluster.local import pages  # here and not above: commands read no pages
+            from fairlead.cluster.local import pages  # Imported here because commands read no pages.
 
             return pages.num_unfinished(self._db)
 
     def events(self, uid: str | None, after: int) -> tuple[EventRecord, ...]:
-        """Events with ids above ``after``, oldest first."""
-        # A condition of its own for each, since an index serves no condition that may be about nothing.
+        """Return events with ids above ``after``, oldest first."""
+        # A separate condition for each case, since no index serves a condition on an optional value.
         of_run, values = ("", (after,)) if uid is None else (" AND workload_uid = ?", (after, uid))
         with self._translated():
             rows = self._db.execute(
@@ -818,7 +820,7 @@ class Store:
 
     @_in_the_room_there_is
     def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
-        """Keep a new version of a model under the next number; or answer that of the same content and origin, False."""
+        """Store a new version of a model under the next number; or return that of equal content and origin, False."""
         with self._transaction():
             for each in self._models.versions(given.name):
                 if is_same(each, given):
@@ -827,7 +829,7 @@ class Store:
 
     @_in_the_room_there_is
     def promote_model(self, name: str, version: int, stage: str) -> ModelVersion:
-        """Give a version of a model a stage, which no other of that name has from then on."""
+        """Give a version of a model a stage, and take it from any other version of that name."""
         with self._transaction():
             self._models.promote(name, version, stage)
             return next(each for each in self._models.versions(name) if each.version == version)
@@ -846,18 +848,18 @@ class Store:
             self._models.remove(name, version)
 
     def models(self, name: str | None = None) -> tuple[ModelVersion, ...]:
-        """Versions of models, those of a name or all, by name and number."""
+        """Return the versions of models, of one name or of all, by name and number."""
         with self._translated():
             return self._models.versions(name)
 
     def change_counter(self) -> tuple[int, int]:
-        """Another value whenever the database was changed, by another connection or by this one."""
+        """Return a value that differs after every change of the database, by another connection or by this one."""
         with self._translated():
             return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
 
     @_in_the_room_there_is
     def settle_shares(self, share_of: Callable[[Grant], int]) -> None:
-        """Give their shares to pods that have none, as older versions left them, and charge those that are over."""
+        """Set the shares of pods that older versions left without one, and charge those that are final."""
         with self._translated():
             if self._db.execute("SELECT 1 FROM pods WHERE share IS NULL LIMIT 1").fetchone() is None:
                 return
@@ -871,32 +873,32 @@ class Store:
 
     @_in_the_room_there_is
     def set_price(self, price: Price) -> None:
-        """Keep the price of a node from a time on."""
+        """Store the price of a node from a time on."""
         with self._transaction():
             self._ledger.set_price(price)
 
     def prices(self) -> tuple[Price, ...]:
-        """All prices that were ever set, by node and time."""
+        """Return all prices ever set, by node and time."""
         with self._translated():
             return self._ledger.prices()
 
     def rate_at(self, node: str, at: float) -> int | None:
-        """Micro-dollars for an hour of a node; None when nobody says."""
+        """Return micro-dollars for an hour of a node; None where unknown."""
         with self._translated():
             if "_ledger" not in vars(self) and self._db.execute("SELECT 1 FROM prices LIMIT 1").fetchone() is None:
-                return None  # without the ledger's code, on a machine of which nobody has said a price
+                return None  # avoids loading the ledger on a machine without prices
             return self._ledger.rate_at(node, round(at * 1000))
 
     def cost(self, by: Grouping, *, since: float, until: float, now: float, daily: bool = False) -> Statement[Payer]:
-        """The bills of all nodes within a window, and who pays which part; of each day by itself if ``daily``."""
-        from fairlead.ledger.bills import statement  # here and not above: what only lists runs needs nothing of money
+        """Return the bills of all nodes within a window, divided among payers; separately for each day if ``daily``."""
+        from fairlead.ledger.bills import statement  # imported here because listing runs does not need the ledger
 
         with self._reading():
             live = self._live_intervals(now)
             return statement(self._ledger.stretches(by, round(since * 1000), round(until * 1000), live, daily=daily))
 
     def busy_spans(self, since: float, until: float, now: float) -> list[tuple[str, int, int]]:
-        """Nodes with beginnings and ends, in milliseconds, of what runs held of them within a window."""
+        """Return nodes with the beginning and end, in milliseconds, of what runs held of them within a window."""
         low, high = round(since * 1000), round(until * 1000)
         with self._reading():
             found = self._ledger.spans(low, high)
@@ -906,15 +908,15 @@ class Store:
         return found
 
     def spent_this_month(self, now: float) -> Spending:
-        """Sum up what was spent since the beginning of the calendar month, UTC, by team and by project."""
-        # Here and not above: what only lists runs needs nothing of money.
+        """Return spending since the beginning of the calendar month, UTC, by team and by project."""
+        # Imported here because listing runs does not need the ledger.
         from fairlead.cluster.ledger_tables import Grouping, month_of, spending_of
 
         return spending_of(self.cost(Grouping.ACCOUNT, since=month_of(now)[1], until=now, now=now).lines)
 
     def tell_budget(self, account: Account, percent: int, reason: Reason, now: float) -> None:
-        """Record with each unfinished run of a budget that so much of it is spent; once a month."""
-        # Here and not above: only what looks after runs needs it.
+        """Record an event with each unfinished run of a budget when a percentage is spent; once a month."""
+        # Imported here because only the supervisor needs it.
         from fairlead.cluster.ledger_tables import month_of
         from fairlead.specs.team import PROJECT_LABEL
         from fairlead.state.plan import Event
@@ -934,7 +936,7 @@ class Store:
                 self._record(uid, name, Event(type=f"Budget{percent}", reason=reason), now)
 
     def holders(self) -> dict[str, Holder]:
-        """Runs that are charged, by uid, also those that were deleted since."""
+        """Return charged runs by uid, deleted ones included."""
         with self._reading():
             return {
                 **{
@@ -946,8 +948,8 @@ class Store:
             }
 
     def cost_of(self, uid: str, now: float) -> int | None:
-        """Micro-dollars of a run so far; None where no price is known of any node that it held."""
-        from fairlead.ledger.bills import cost_of  # here and not above: what only lists runs needs nothing of money
+        """Return micro-dollars of a run so far; None where no price is known of any node that it held."""
+        from fairlead.ledger.bills import cost_of  # imported here because listing runs does not need the ledger
 
         with self._reading():
             changes = self._ledger.price_changes()
@@ -957,12 +959,12 @@ class Store:
         return cost_of(held, changes)
 
     def held_by(self, uid: str, now: float) -> list[Interval]:
-        """Sum up what the pods of a run held up to now, by use."""
+        """Return what the pods of a run held up to now, by use."""
         with self._reading():
             return self._ledger.of_run(uid) + self._live_intervals(now, uid)
 
     def _live_intervals(self, now: float, uid: str | None = None) -> list[Interval]:
-        """List what pods hold that live: all of them, or those of one run."""
+        """Return what live pods hold, of all runs or of one."""
         columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
         of_run, values = ("", ()) if uid is None else (" AND p.workload_uid = ?", (uid,))
         rows = self._db.execute(
@@ -979,7 +981,7 @@ class Store:
         ]
 
     def _charge(self, pod_uid: str, seen: float) -> None:
-        """Put what a pod held that is over into the ledger, if its share is known."""
+        """Charge what a terminated pod held to the ledger, if its share is known."""
         columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
         row = self._db.execute(
             f"SELECT w.spec, w.progress, p.share, p.shares, {columns} "
@@ -987,7 +989,7 @@ class Store:
             (pod_uid,),
         ).fetchone()
         if row is not None:
-            from fairlead.ledger.activity import ended_ms  # here and not above: only what looks after pods needs it
+            from fairlead.ledger.activity import ended_ms  # imported here because only the supervisor needs it
 
             spec, progress, share, shares, *rest = row
             pod = pod_of(tuple(rest)).pod
@@ -996,7 +998,7 @@ class Store:
             self._ledger.forget_idle(pod_uid)
 
     def _divide(self, node: str, grant: Grant, now: float) -> None:
-        """Note which part of a node each pod pays for from now on, as one has come to, or left, GPUs held whole."""
+        """Update the shares of a node that its pods pay for, after a pod has come to, or left, GPUs held whole."""
         if not grant.gpu_uuids or grant.gpu_milli < WHOLE_MILLI:
             return
         rows = self._db.execute(
@@ -1006,7 +1008,7 @@ class Store:
         held = Counter((node, uuid) for _, own, _, _ in live if own.gpu_milli >= WHOLE_MILLI for uuid in own.gpu_uuids)
         if max(held.values(), default=0) < 2 and all(shares is None for *_, shares in live):
             return
-        from fairlead.ledger.usage import divided  # here and not above: few runs share GPUs
+        from fairlead.ledger.usage import divided  # imported here because few runs share GPUs
 
         for uid, own, share, known in live:
             shares = [] if known is None else json.loads(known)
@@ -1046,10 +1048,10 @@ class Store:
         return True
 
     def _shrink(self, change: Change) -> bool:
-        """Remove points, events and pods of a workload to be forgotten in steps, each as small as the room there is.
+        """Remove points, events and pods of a workload to be forgotten, in steps as small as the space requires.
 
         Returns:
-            Whether anything was removed.
+            True if anything was removed.
         """
         num_rows, is_smaller = MAX_ROWS_AT_ONCE, False
         while num_rows:
@@ -1064,7 +1066,7 @@ class Store:
         return is_smaller
 
     def _remove_rows(self, change: Change, num_rows: int) -> bool:
-        """Remove so many points, events and ended pods of a workload; false when it is stale, or none are left."""
+        """Remove so many points, events and final pods of a workload; False when it is stale, or none are left."""
         uid, before = change.workload_uid, self._db.total_changes
         with self._transaction():
             found = self._db.execute("SELECT version FROM workloads WHERE uid = ?", (uid,)).fetchone()
@@ -1085,15 +1087,15 @@ class Store:
         )
 
     def _refuse_strange(self) -> None:
-        """Before anything is changed: what a newer version wrote, or is left of a lost one, is not ours to touch."""
+        """Refuse a database of a newer version, or an empty one beside files of runs, before any change."""
         found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         if found > SCHEMA_VERSION:
             raise ClusterError(
                 f"{self._path} was written by a newer Fairlead (schema {found}, this one knows {SCHEMA_VERSION}). "
                 "Upgrade Fairlead, or set FAIRLEAD_HOME to another directory."
             )
-        # One that was lost, or cut to nothing, looks like one that was never used; and the files of runs that it does
-        # not know would be removed.
+        # A lost or truncated database looks like a new one, and the files of runs that it does not know would be
+        # removed.
         if found == 0 and any((self._home.path / "runs").glob("*/pods")):
             raise self._damaged("it is empty, but there are files of runs")
 
@@ -1106,7 +1108,7 @@ class Store:
             if int(self._db.execute("PRAGMA user_version").fetchone()[0]) == 0:
                 for each in SCHEMA.split(";\n"):
                     self._db.execute(each)
-            # The other tables of version 1 are these; what it wrote into them is understood as it is read.
+            # Version 1 has the same other tables; its rows are converted when they are read.
             for each in POINTS.split(";\n"):
                 self._db.execute(each)
             if "share" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
@@ -1142,13 +1144,13 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Several reads at one instant."""
+        """Run several reads on one snapshot of the database."""
         with self._translated():
             self._db.execute("BEGIN")
             try:
                 yield
             finally:
-                if self._db.in_transaction:  # a damaged database ends it by itself
+                if self._db.in_transaction:  # a damaged database ends the transaction by itself
                     self._db.execute("COMMIT")
 
     @contextmanager
@@ -1168,7 +1170,7 @@ class Store:
         found = trouble(self._home)
         if found is not None:
             return found
-        if kind == sqlite3.SQLITE_FULL:  # there is room by now
+        if kind == sqlite3.SQLITE_FULL:  # there is space again by now
             return NoRoom(f"The disk of the state directory {self._home.path} was full a moment ago; try again.")
         return ClusterError(
             f"The state database {self._path} cannot be used: {error}. "

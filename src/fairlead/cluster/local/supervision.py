@@ -1,4 +1,4 @@
-"""Starts the supervisor of a state directory. Imports little: a command does so before it reads its specs."""
+"""Starts the supervisor of a state directory. Imports little, since a command does so before it reads its specs."""
 
 import os
 import subprocess
@@ -8,18 +8,18 @@ from fairlead.cluster.local.home import Home
 from fairlead.runtime.podfiles import take_lock
 
 AHEAD = "ahead"
-"""Tells a supervisor that it was started before there is any work; then comes the command's process id."""
+"""Marks a supervisor as started before there is work; the command's process id follows."""
 
 
 def start_supervisor(home: Home, *, is_ahead: bool = False) -> None:
-    """Start one that holds the lock from its first moment: whoever comes meanwhile sees it and starts no other.
+    """Start a supervisor that holds the lock from its first moment, so that no second one is started meanwhile.
 
     Args:
-        is_ahead: There is no work yet; it leaves with this process, or soon, when none comes.
+        is_ahead: There is no work yet; it ends with this process, or soon, if none arrives.
     """
     try:
         lock = take_lock(home.lock)
-    except OSError:  # `LocalCluster.trouble` says what is in the way
+    except OSError:  # `LocalCluster.trouble` reports the cause
         return
     if lock is None:
         return
@@ -36,7 +36,7 @@ def start_supervisor(home: Home, *, is_ahead: bool = False) -> None:
             start_new_session=True,
             pass_fds=[lock],
         )  # fmt: skip
-        # It outlives this process on purpose, so nobody is to wait for it or to warn that nobody does.
+        # It outlives this process on purpose; this suppresses the warning about a child that is still running.
         supervisor.returncode = 0
         home.sign_lock(lock, supervisor.pid)
     finally:

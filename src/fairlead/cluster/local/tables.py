@@ -1,4 +1,4 @@
-"""The tables of the local cluster's database, and their rows as values."""
+"""The tables of the local cluster's database, and the conversion of their rows to values."""
 
 import re
 from functools import lru_cache
@@ -25,10 +25,10 @@ from fairlead.state.snapshot import (
     with_requests,
 )
 
-# 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: what pods used, and prices.
-# 5: what was told of budgets. 6: workloads of other kinds, and their children. 7: indexes by which few are found among
-# many that are over. 8: endpoints, and which pods are ready. 9: models. 10: the most that a pod used. 11: for how long
-# what pods hold was idle. 12: which part of GPUs a pod pays for that others hold as well.
+# 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: usage of pods, and prices. 5:
+# notices of budgets. 6: workloads of other kinds, and their children. 7: indexes that find few among many finished
+# ones. 8: endpoints, and readiness of pods. 9: models. 10: peak usage of a pod. 11: idle time of what pods hold. 12:
+# the share that a pod pays for of GPUs that others hold as well.
 SCHEMA_VERSION = 12
 UNCLAIMED = "no process has taken it up; supervisor.log in the state directory may say why"
 SCHEMA = """
@@ -71,7 +71,7 @@ CREATE TABLE IF NOT EXISTS models (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX IF NOT EXISTS one_version_of_a_stage ON models (name, stage) WHERE stage IS NOT NULL
 """
-# What a loop and the page ask for, which is little of what is kept.
+# The condition of the loop and the page, which selects a small part of the table.
 WANTED = "final = 0 OR intent IN ('run', 'delete')"
 INDEXES = f"""
 CREATE INDEX IF NOT EXISTS workloads_wanted ON workloads (created_at) WHERE {WANTED};
@@ -79,13 +79,13 @@ CREATE INDEX IF NOT EXISTS workloads_by_phase ON workloads (phase, created_at);
 CREATE INDEX IF NOT EXISTS workloads_by_kind ON workloads (kind, created_at);
 CREATE INDEX IF NOT EXISTS workloads_by_team ON workloads (team, created_at)
 """
-# Of workloads before version 6.
+# Upgrade of workloads from before version 6.
 UPGRADE = """
 ALTER TABLE workloads ADD COLUMN kind TEXT NOT NULL DEFAULT 'Training';
 ALTER TABLE workloads ADD COLUMN parent TEXT;
 CREATE INDEX children ON workloads (parent) WHERE parent IS NOT NULL
 """
-# The uids of workloads that are unfinished or asked for something, or have live pods; each half by an index of its own.
+# The uids of workloads that are unfinished or wanted, or have live pods; each half uses its own index.
 ACTIVE = f"SELECT uid FROM workloads WHERE {WANTED} UNION SELECT workload_uid FROM pods WHERE final = 0"
 WORKLOAD = "uid, spec, intent, version, status, progress, created_at, kind, parent"
 POD = (
@@ -96,7 +96,7 @@ POD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
-    """A pod with what only the agent needs: when it is to be killed, and how far its event files were read."""
+    """A pod with data for the agent only: when it is to be killed, and how far its event files have been read."""
 
     pod: Pod
     kill_at: float | None = None
@@ -124,12 +124,12 @@ def workload_of(row: tuple[object, ...]) -> AnyWorkload:
 
 @lru_cache(maxsize=256)
 def _spec(text: str) -> WorkloadSpec:
-    """Read a spec; a run's is read at every turn of its life."""
+    """Parse a spec, cached, since a run's spec is read at every pass."""
     return workload_spec(text)
 
 
 def _unreadable(uid: str, kind: str, text: str, error: InvalidSpec) -> str:
-    """Say whose spec cannot be read, and how to go on: nothing is decided over others while it counts unseen."""
+    """Describe a workload whose spec cannot be read, with a remedy; no decision is made without it."""
     found = re.search(r'"name":"([^"]*)"', text)
     name = uid if found is None else f"{found[1]} ({uid})"
     problem = "; ".join(error.problems).removeprefix("<stored spec>: ")

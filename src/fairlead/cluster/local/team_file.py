@@ -1,4 +1,4 @@
-"""The teams of one machine: a file of Team documents in the state directory, if somebody put one there."""
+"""Reads the teams of one machine from an optional file of Team documents in the state directory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def read_teams(path: Path) -> tuple[Team, ...]:
-    """The teams of the file.
+    """Return the teams of the file.
 
     Raises:
-        ClusterError: Something is wrong with it; nothing is decided on half of what was meant.
+        ClusterError: The file is malformed; no decision is made on a part of it.
     """
-    # Here and not above: hardly any machine has teams, and what only lists runs need not load what reads specs.
+    # Imported here because few machines have teams, and listing runs need not load the reader of specs.
     from fairlead.specs.formats.reading import load_file
     from fairlead.specs.team import Team
 

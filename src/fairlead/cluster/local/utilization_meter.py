@@ -1,8 +1,8 @@
-"""Measures every few seconds how busy runs keep what they hold: GPUs by NVML, cores by the system's counters.
+"""Measures periodically how busy runs keep what they hold: GPUs by NVML, cores by the system's counters.
 
-What counts for a run is the utilisation of its GPUs; of its cores where it has none and asks for more than one for each
-rank, which is what it gets anyway. Each measurement is kept as points of the run and, pod by pod, as idle time for the
-bill. A supervisor that was killed is followed by one that reads the last points again.
+The utilisation of a run is that of its GPUs; that of its cores if it has no GPUs and requests more than one core per
+rank, the default. Each measurement is stored as points of the run and, pod by pod, as idle time for the bill. A
+supervisor that replaces a killed one reads the last points again.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from fairlead.state.idleness import Idleness
 
 SAMPLE_S = 15.0
-# But so often within the shortest time that a run's `idle` names.
+# Minimum number of samples within the shortest window that a run's `idle` names.
 LEAST_SAMPLES = 10
-# Beyond so many samples of a run two and two become one.
+# Beyond so many samples of a run, pairs are merged.
 MOST_SAMPLES = 2_000
 
 
 class UtilizationMeter:
-    """Measurements of the runs of one state directory; an instance belongs to one thread.
+    """Measures the utilisation of the runs of one state directory; an instance belongs to one thread.
 
     Args:
-        nvml: Opens NVML; asked once there is a run with GPUs.
+        nvml: Opens NVML; called once there is a run with GPUs.
     """
 
     def __init__(self, home: Home, store: Store, nvml: Callable[[], NvmlReader] | None = None) -> None:
@@ -50,11 +50,11 @@ class UtilizationMeter:
         self._due_at = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is time to measure; a clock that was set back does not stop it."""
+        """Return whether a measurement is due; a clock that was set back does not stop it."""
         return now >= self._due_at or (self._looked_at is not None and now < self._looked_at)
 
     def measure(self, runs: Iterable[Workload], pods: Iterable[Pod], now: float) -> None:
-        """Measure the pods that run, and keep what was found."""
+        """Measure the running pods, and store the results."""
         since, self._looked_at = self._looked_at, now
         of_run: dict[str, list[Pod]] = {}
         for pod in pods:
@@ -84,11 +84,11 @@ class UtilizationMeter:
             self._store.keep_measured(measured)
 
     def idle_of(self, run: Workload) -> Idleness | None:
-        """Return how idle a run is as its spec counts it; None where it is not, or that is not known yet."""
+        """Return the idleness of a run as its spec defines it; None if it is busy, or that is not known yet."""
         return self._idle.get((run.uid, run.status.attempt))
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Close NVML."""
         if self._nvml is not None:
             self._nvml.close()
             self._nvml = None
@@ -145,7 +145,7 @@ class UtilizationMeter:
         ]
 
     def _gpus(self, pod: Pod, processes: Sequence[_Process], since: float | None) -> list[GpuUsage]:
-        """Read the devices of a pod; of one that it shares what its own processes do, as a part of its part."""
+        """Read the devices of a pod; for a shared one, the use by the pod's own processes, relative to its share."""
         from dataclasses import replace
 
         if self._nvml is None:
@@ -167,7 +167,7 @@ class UtilizationMeter:
         return found
 
     def _cores(self, pod: Pod, processes: Sequence[_Process], now: float) -> float | None:
-        """Cores that the processes of a pod used since the last look; None at the first."""
+        """Return the cores that the processes of a pod used since the last measurement; None at the first."""
         total_s = sum(each.cpu_s for each in processes)
         before = self._cpu_s.get(pod.uid)
         self._cpu_s[pod.uid] = now, total_s
@@ -176,7 +176,7 @@ class UtilizationMeter:
         return max(0.0, total_s - before[1]) / (now - before[0])
 
     def _processes(self, pods: Iterable[Pod]) -> dict[str, list[_Process]]:
-        """The processes of each pod's ranks, and all that they started, by one look at the system's."""
+        """Return the processes of each pod's ranks with all descendants, from one listing of the system's processes."""
         import psutil
 
         children: dict[int, list[psutil.Process]] = {}
@@ -196,7 +196,7 @@ class UtilizationMeter:
                     memory = int(process.memory_info().rss)
                 except psutil.Error:  # it has just ended
                     continue
-                # What has ended and was waited for counts with whoever did.
+                # Ended children count with the process that waited for them.
                 ended_s = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
                 found[pod.uid].append(_Process(process.pid, times.user + times.system + ended_s, memory))
         return found
@@ -209,7 +209,7 @@ class UtilizationMeter:
             return []
 
     def _kept(self, run: Workload, now: float) -> list[idleness.Sample]:
-        """Read what was measured of this start before this process began."""
+        """Read what was measured of this attempt before this process began."""
         found = self._store.points_since(run.uid, run.status.attempt, (GPU, CPU), now - run.spec.idle.for_s)
         has_gpus = bool(found[GPU])
         points = found[GPU] or found[CPU]
@@ -231,7 +231,7 @@ class _Process:
 
 
 def is_measured(run: Workload, pods: Iterable[Pod]) -> bool:
-    """Return whether a run holds something whose utilisation counts: GPUs, or more cores than one for each rank."""
+    """Return whether a run holds something whose utilisation counts: GPUs, or more than one core per rank."""
     cores = (run.spec.resources.cpu_milli or 0) / WHOLE_MILLI
     return cores > run.spec.ranks_on_each_node or any(pod.grant.gpu_uuids for pod in pods)
 
@@ -239,7 +239,7 @@ def is_measured(run: Workload, pods: Iterable[Pod]) -> bool:
 def _values(
     gpus: Sequence[GpuUsage], processes: Mapping[str, Sequence[_Process]], pods: Iterable[Pod]
 ) -> dict[str, float]:
-    """Sum up what else was told, over all pods; the temperature is that of the hottest device."""
+    """Sum up the other reported values over all pods; the temperature is that of the hottest device."""
     found: dict[str, float] = {MEMORY: sum(each.memory_bytes for pod in pods for each in processes[pod.uid])}
     memory = [each.memory_bytes for each in gpus if each.memory_bytes is not None]
     power = [each.power_watts for each in gpus if each.power_watts is not None]
@@ -254,7 +254,7 @@ def _values(
 
 
 def _since_ms(pod: Pod, since: float | None, now: float) -> int:
-    """Return from when a measurement stands for a pod: since the last one, but not longer than anybody may rely on."""
+    """Return the beginning of a measurement's span for a pod: the last measurement, within the longest valid span."""
     begun = max(now - idleness.MOST_SPAN_S, now if since is None else since, pod.started_at or now)
     return round(min(begun, now) * 1000)
 

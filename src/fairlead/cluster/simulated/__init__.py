@@ -1,1 +1,1 @@
-"""A cluster in memory on a virtual clock, for months in seconds. It runs no process and decides nothing."""
+"""A cluster in memory on a virtual clock, which simulates months in seconds. Runs no process; decides nothing."""

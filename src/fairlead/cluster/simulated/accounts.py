@@ -1,7 +1,7 @@
 """Accounts for the time of every pod and every node. Seconds; times are Unix seconds.
 
-Each second of a pod is in exactly one place of its ``PodTime``, and each second of a node is either up or down, so that
-the GPU-seconds of all of them together are what there was.
+Each second of a pod is in exactly one field of its ``PodTime``, and each second of a node is either up or down, so that
+the GPU-seconds of all of them sum to the total.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,15 +14,15 @@ from fairlead.state.snapshot import WHOLE_MILLI, Grant, Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodTime:
-    """The whole life of one pod.
+    """The lifetime of one pod, divided by use.
 
     Attributes:
-        num_gpus: The GPUs that it held; the mean over its life where others held them as well.
+        num_gpus: The GPUs that it held; the mean over its lifetime where others held them as well.
         start_up_s: From its creation until its ranks worked, or until its end when they never did.
-        kept_s: Work that did not have to be done again.
+        kept_s: Work that did not have to be repeated.
         redone_s: Work that was lost with the pod.
         saving_s: Checkpoints, regular ones and those at stop notices.
-        slowed_s: What working beside others took longer than working alone.
+        slowed_s: Extra time of work because of pods beside it.
         stopping_s: After a stop notice, or hanging, without saving anything.
     """
 
@@ -41,7 +41,7 @@ class PodTime:
 
 
 class NodeTime(NamedTuple):
-    """A stretch of time in which a node was there, up or down."""
+    """A span in which a node existed, up or down."""
 
     node: str
     since: float
@@ -51,12 +51,12 @@ class NodeTime(NamedTuple):
 
 @dataclass(slots=True)
 class Accounts:
-    """Everything up to now.
+    """The accounts up to now.
 
     Attributes:
-        pods: Those that have ended; all their work counts as kept until it is known what was saved.
-        nodes: Stretches that are over.
-        open: Since when each node that is there is as it is, and whether that is up.
+        pods: Terminated pods; all their work counts as kept until it is known what was saved.
+        nodes: Finished spans.
+        open: Beginning of the current span of each existing node, and whether the node is up.
     """
 
     pods: list[PodTime] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Accounts:
     _saved: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def node_is(self, node: str, up: bool | None, at: float) -> None:
-        """From now on a node is up, down, or not there."""
+        """Record that a node is up, down, or removed from a time on."""
         since, was = self.open.pop(node, (at, True))
         if at > since:
             self.nodes.append(NodeTime(node, since, at, was))
@@ -74,15 +74,15 @@ class Accounts:
             self.open[node] = (at, up)
 
     def started_from(self, uid: str, attempt: int, held_s: float) -> None:
-        """A gang starts from a checkpoint that holds so much work."""
+        """Record that a gang starts from a checkpoint that holds so much work."""
         self._held[uid, attempt] = held_s
 
     def left_behind(self, uid: str, attempt: int, saved_s: float) -> None:
-        """Note that what a gang has done is kept up to so much work."""
+        """Record that the work of a gang is saved up to so much work."""
         self._saved[uid, attempt] = saved_s
 
     def settled(self, now: float, live: Iterable[PodTime] = ()) -> "tuple[tuple[PodTime, ...], tuple[NodeTime, ...]]":
-        """Pods, their work divided into what was kept and what was lost, and nodes up to now."""
+        """Return pods, with work divided into kept and lost, and nodes up to now."""
         nodes = [NodeTime(node, since, now, up) for node, (since, up) in self.open.items() if now > since]
         return tuple(map(self._divided, self.pods)) + tuple(live), (*self.nodes, *nodes)
 
@@ -95,10 +95,10 @@ class Accounts:
 
 
 def gpus_of(grant: Grant, node: Node, held: Mapping[str, int] | None = None) -> float:
-    """Count the GPUs that a pod holds; a share of one counts as its part, an instance as what it is.
+    """Return the number of GPUs that a pod holds; a share counts as its fraction, an instance as its size.
 
     Args:
-        held: How many pods hold each GPU whole, by uuid; one that several hold counts as so many parts.
+        held: How many pods hold each GPU whole, by uuid; a GPU held by several is divided by their number.
     """
     shared = min(grant.gpu_milli, WHOLE_MILLI)
     own = [gpu for gpu in node.gpus if gpu.uuid in grant.gpu_uuids]

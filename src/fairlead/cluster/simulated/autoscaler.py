@@ -1,8 +1,8 @@
-"""Nodes that come when runs ask for them, as a cloud's autoscaler brings them, and leave when nobody needs them.
+"""Simulates a cloud's autoscaler: adds nodes for pending runs and removes idle ones.
 
-Gangs that ask are fitted, in the order of their asking, into the room that is there or under way, each member where it
-fits first; for what is missing the cheapest pool that suits brings nodes, all or none. A node that no pod is on, and no
-gang that asks counts on, goes after its ``idle_s``. For a gang the search costs a look at every node.
+Pending gangs are fitted, in order of their requests, into free and arriving capacity, each pod first-fit; for the rest
+the cheapest suitable pool adds nodes, all or none. A node without pods that no pending gang counts on is removed after
+its ``idle_s``. The search for a gang visits every node.
 """
 
 import math
@@ -32,7 +32,7 @@ _Taken = list[tuple[NodeCapacity, Grant]]
 
 
 class Autoscaler:
-    """Of the groups that have provisioning; the others' nodes are room, and stay."""
+    """Scales the groups that have provisioning; the nodes of other groups are static capacity."""
 
     def __init__(self, groups: Sequence[Group], weather: Weather, seed: int) -> None:
         self._groups = [group for group in groups if group.provisioning is not None]
@@ -53,18 +53,18 @@ class Autoscaler:
 
     @property
     def is_bringing(self) -> bool:
-        """Return whether nodes are under way."""
+        """Return whether nodes are arriving."""
         return bool(self._coming)
 
     def next_at(self, cluster: SimulatedCluster) -> float:
-        """Return when a node comes, or one has been idle for long enough."""
+        """Return the time at which the next node arrives, or has been idle for long enough."""
         if not self._groups:
             return math.inf
         comes = min((at for at, _ in self._coming.values()), default=math.inf)
         return min(comes, min((at for at, _ in self._goes(cluster.snapshot().nodes)), default=math.inf))
 
     def step(self, cluster: SimulatedCluster, now: float) -> bool:
-        """Bring what is due, ask for what is missing, remove what is idle; whether the nodes are others now."""
+        """Add due nodes, request missing ones, remove idle ones; return whether the set of nodes changed."""
         if not self._groups:
             return False
         came = sorted(name for name, (at, _) in self._coming.items() if at <= now)
@@ -89,7 +89,7 @@ class Autoscaler:
         return bool(came or gone)
 
     def _tell_demand(self, cluster: SimulatedCluster, now: float) -> None:
-        """Tell the cluster what was needed of the pools that are to have nodes ahead of time."""
+        """Report past demand to the cluster for pools with standby nodes."""
         if not self._histories:
             return
         snapshot = cluster.snapshot()
@@ -111,17 +111,17 @@ class Autoscaler:
         )
 
     def _note_lead(self, name: str, at: float) -> None:
-        """Learn how long a node took that has come."""
+        """Record the lead time of a node that has arrived."""
         pool = self._owners[name].pool.name
         if pool in self._histories:
             self._histories[pool] = self._histories[pool].came(at - self._asked_at.pop(name))
 
     def _num_always(self, group: Group) -> int:
-        """Nodes that a group is to have in any case."""
+        """Return the minimum number of nodes of a group."""
         return max(group.num_always, min(group.pool.nodes, self._standby.get(group.pool.name, 0)))
 
     def _look(self, cluster: SimulatedCluster, snapshot: Snapshot, asking: Sequence[Workload], now: float) -> None:
-        """Ask for the nodes that are missing, if anything is otherwise than at the last look."""
+        """Request missing nodes, if anything has changed since the last call."""
         here = tuple(node.name for node in snapshot.nodes if takes_pods(node))
         ahead = tuple(sorted(self._standby.items()))
         seen = tuple(run.uid for run in asking), cluster.num_created, here, tuple(self._coming), ahead
@@ -136,7 +136,7 @@ class Autoscaler:
             self._seen = *seen[:3], tuple(self._coming), ahead
 
     def _rooms(self, snapshot: Snapshot) -> dict[str, NodeCapacity]:
-        """Return the free capacity of nodes that are here, and of those under way."""
+        """Return the free capacity of existing and of arriving nodes."""
         rooms = {node.name: NodeCapacity.of(node) for node in snapshot.nodes if takes_pods(node)}
         for pod in snapshot.pods:
             if not pod.phase.is_final and pod.node in rooms:
@@ -144,7 +144,7 @@ class Autoscaler:
         return rooms | {name: NodeCapacity.of(node) for name, (_, node) in self._coming.items()}
 
     def _fit(self, run: Workload, rooms: dict[str, NodeCapacity], nodes: Sequence[Node], now: float) -> _Taken:
-        """Find room for a gang, with nodes to come if need be; what it takes, nothing when they cannot be enough."""
+        """Find capacity for a gang, with new nodes if necessary; return what it takes, empty if that is not enough."""
         spec, shape = run.spec, shape_of(run.spec, self._doors)
         taken: _Taken = []
         for room in rooms.values():
@@ -174,7 +174,7 @@ class Autoscaler:
         return taken
 
     def _price(self, pool: Pool, shape: Shape) -> float:
-        """Dollars per hour for one member on a node full of its kind; the dearest where nobody says."""
+        """Return dollars per hour for one pod on a fully packed node; infinite where the price is unknown."""
         held = members(NodeCapacity.of(self._places[pool.name][0]), shape, 1000)
         return math.inf if pool.price_per_hour is None else pool.price_per_hour / held
 
@@ -193,7 +193,7 @@ class Autoscaler:
         return [node for node in self._places[group.pool.name] if node.name not in taken]
 
     def _keep_least(self, nodes: Sequence[Node], now: float) -> None:
-        """Bring what a group lacks of the nodes that it is always to have."""
+        """Add the nodes that a group lacks to its minimum."""
         for group in self._groups:
             places = self._free_places(group, nodes)
             there = group.pool.nodes - len(places)
@@ -212,7 +212,7 @@ class Autoscaler:
         self._idle_since = {name: self._idle_since.get(name, now) for name in sorted(idle)}
 
     def _goes(self, nodes: Sequence[Node]) -> list[tuple[float, str]]:
-        """Idle nodes that are not needed for the least number, with the time at which each goes; newest names first."""
+        """Return idle nodes beyond the minimum with the time at which each is removed; newest names first."""
         num = {group.pool.name: 0 for group in self._groups}
         for node in nodes:
             if node.name in self._owners:
@@ -227,7 +227,7 @@ class Autoscaler:
         return goes
 
     def _answer(self, cluster: SimulatedCluster, asking: Sequence[Workload]) -> None:
-        """Tell the cluster what may still come, and how the asking goes."""
+        """Report to the cluster which capacity may still be added, and the state of the requests."""
         nodes = cluster.snapshot().nodes
         sources = []
         for group in self._groups:
@@ -251,7 +251,7 @@ class Autoscaler:
 
 
 def _fill(room: NodeCapacity, shape: Shape, most: int, taken: _Taken) -> int:
-    """Take room for as many members as fit; how many."""
+    """Take capacity for as many pods as fit; return their number."""
     number = members(room, shape, most)
     for place in range(number):
         grant = room.fit(shape)

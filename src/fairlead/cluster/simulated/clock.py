@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move."""
+"""A virtual clock that moves only when told to."""
 
 
 class Clock:
@@ -8,7 +8,7 @@ class Clock:
         self._now = now
 
     def now(self) -> float:
-        """The time."""
+        """Return the current time."""
         return self._now
 
     def advance_to(self, at: float) -> None:

@@ -1,7 +1,7 @@
-"""The simulated cluster: the port over plain data, and a queue of what happens next.
+"""The simulated cluster: the port over plain data, and a queue of scheduled events.
 
-Time moves only in ``wait`` and ``advance``. Between two instants nothing is looked at: a pod costs the queue two or
-three entries over its whole life, and progress is worked out when somebody asks.
+Time moves only in ``wait`` and ``advance``. Nothing is computed between two events: a pod adds two or three entries to
+the queue over its lifetime, and progress is computed on request.
 """
 
 import math
@@ -49,7 +49,7 @@ from fairlead.state.split_probing import in_force
 
 
 class SimulatedCluster:
-    """A ``Cluster`` of the given nodes, where the same calls always lead to the same end."""
+    """A ``Cluster`` of the given nodes, which is deterministic: the same calls always have the same outcome."""
 
     def __init__(
         self,
@@ -83,24 +83,24 @@ class SimulatedCluster:
 
     @classmethod
     def load(cls, saved: bytes, behaviour: Behaviour) -> "SimulatedCluster":
-        """The cluster that ``save`` wrote, which must have been one of ours: it is a pickle."""
+        """Return the cluster that ``save`` wrote. The data must be trusted: it is a pickle."""
         state: State = pickle.loads(saved)
         cluster = cls((), behaviour)
         cluster._take(state, Clock(state.now), behaviour)
         return cluster
 
     def save(self) -> bytes:
-        """Everything but the behaviour."""
+        """Serialize everything but the behaviour."""
         self._state.now = self.clock.now()
         return pickle.dumps(self._state)
 
     def num_starts(self, pod_uid: str) -> int:
-        """Count how often the ranks of a pod began."""
+        """Return how often the ranks of a pod began."""
         return self._state.num_starts.get(pod_uid, 0)
 
     @property
     def num_created(self) -> int:
-        """Pods so far."""
+        """Return the number of pods created so far."""
         return self._state.num_created
 
     def is_empty(self, node: str) -> bool:
@@ -108,13 +108,13 @@ class SimulatedCluster:
         return not self._state.on_node.get(node)
 
     def accounts(self) -> tuple[tuple[PodTime, ...], tuple[NodeTime, ...]]:
-        """Sum up the time of pods and nodes up to now; live pods as if they ended now and lost nothing."""
+        """Return the time of pods and nodes up to now; live pods as if they ended now and lost nothing."""
         state, now = self._state, self.clock.now()
         live = [self._course.time_of(run, now) for run in state.runs.values()]
         return state.accounts.settled(now, live)
 
     def grow_by(self, growth: Growth | None, asked: tuple[CapacityRequest, ...]) -> None:
-        """From now on this is what may bring nodes, and what has become of the asking."""
+        """Set the possible growth of the cluster, and the state of requests for capacity."""
         state = self._state
         if (growth, asked) != (state.growth, state.asked):
             state.growth, state.asked = growth, asked
@@ -122,7 +122,7 @@ class SimulatedCluster:
 
     @property
     def next_at(self) -> float:
-        """Return when something happens next if nobody does anything; infinity when nothing does."""
+        """Return the time of the next scheduled event; infinity without one."""
         queue = self._state.queue
         return queue[0][0] if queue else math.inf
 
@@ -153,7 +153,7 @@ class SimulatedCluster:
         return self._shown
 
     def _look_again(self) -> None:
-        """Bring the entries of the snapshot, in order of uids, up to what has changed since the last one."""
+        """Update the entries of the snapshot, in order of uids, that have changed since the last one."""
         state = self._state
         stale = state.stale | {state.runs[pod_uid].workload_uid for pod_uid in state.reporting}
         state.stale.clear()
@@ -169,13 +169,13 @@ class SimulatedCluster:
             self._shown_parents.put(uid, parents)
 
     def prepare_ahead(self, pools: tuple[PoolDemand, ...]) -> None:
-        """From now on this is the demand for the pools that are to have nodes ahead of time."""
+        """Set the demand for the pools with standby nodes."""
         if pools != self._state.pools:
             self._state.pools = pools
             self._state.touch()
 
     def partition(self, pool_of: Mapping[str, Pool]) -> None:
-        """From now on the GPUs of these nodes, here or to come, may be partitioned anew as their pools say."""
+        """Allow the GPUs of these nodes, existing or future, to be repartitioned as their pools specify."""
         self._state.pool_of.update(pool_of)
         for node in self._state.nodes.values():
             note_partitions(self._state, node)
@@ -183,12 +183,12 @@ class SimulatedCluster:
 
     @property
     def partition_steps(self) -> tuple[tuple[float, PartitionStep], ...]:
-        """The steps of nodes whose GPUs are partitioned anew so far, with their times."""
+        """Return the steps of repartitioned nodes so far, with their times."""
         return tuple(self._state.partition_steps)
 
     @property
     def standby(self) -> dict[str, int]:
-        """The nodes that each pool is to have ahead of time."""
+        """Return the standby nodes of each pool."""
         return {each.pool: each.nodes for each in self._state.standby}
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
@@ -212,7 +212,7 @@ class SimulatedCluster:
         state, now = self._state, self.clock.now()
         parallel = getattr(spec, "parallel", None)
         if isinstance(spec, Training) and parallel is not None and parallel.candidates:
-            # Programs here know no split, and would be ruled out one after another.
+            # Simulated programs know no splits, so that all candidates would be ruled out one after another.
             spec = replace(spec, parallel=in_force(spec, None))
         workload: Workload[Spec] = Workload(
             uid=uid,
@@ -272,16 +272,16 @@ class SimulatedCluster:
         return tuple(state.events[number] for number in ids if number > after and number in state.events)
 
     def wait(self, timeout_s: float) -> None:
-        """Move the clock to the next event or by the timeout; not at all when something changed since the last wait.
+        """Move the clock to the next event or by the timeout; not at all after a change since the last wait.
 
-        With nothing to come and no end to the timeout the clock stays.
+        Without scheduled events and with an infinite timeout the clock does not move.
         """
         if self._state.version == self._seen_version:
             self.go_on(self.clock.now() + timeout_s)
         self._seen_version = self._state.version
 
     def go_on(self, deadline: float) -> None:
-        """Move the clock until something changes, or to the deadline: for whoever has seen all that is so now."""
+        """Move the clock until something changes, or to the deadline, for a caller that has seen the current state."""
         state, seen = self._state, self._state.version
         while state.version == seen and state.queue and state.queue[0][0] <= deadline:
             self._course.until(state.queue[0][0])
@@ -289,11 +289,11 @@ class SimulatedCluster:
             self.clock.advance_to(deadline)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock and let everything happen that happens meanwhile."""
+        """Move the clock, and process all events meanwhile."""
         self._course.until(self.clock.now() + seconds)
 
     def inject(self, fault: Fault, *, at: float | None = None) -> None:
-        """Let a fault happen at a time to come, or now."""
+        """Apply a fault at a future time, or now."""
         if at is None or at <= self.clock.now():
             self._course.suffer(fault, self.clock.now())
         else:
@@ -316,7 +316,7 @@ class SimulatedCluster:
         new = {uid: spec for uid, spec in new.items() if uid not in state.workloads}
         if any(state.names.get((spec.team, spec.name)) for spec in new.values()):
             return False
-        # Even a change of neither moves the version, or the same plan could do it twice.
+        # Every applied change raises the version, or the same plan could be applied twice.
         workload = replace(
             workload, status=status, intent=change.intent or workload.intent, version=workload.version + 1
         )
@@ -365,7 +365,7 @@ class SimulatedCluster:
         return self._seen(workload) if is_leaf(workload) else workload
 
     def _seen(self, workload: Workload) -> Workload:
-        """The workload with what its rank 0 says just now."""
+        """Return the workload with the current report of its rank 0."""
         if not self._state.reporting:
             return workload
         for uid in self._state.live[workload.uid]:
@@ -376,7 +376,7 @@ class SimulatedCluster:
         return workload
 
     def _seen_pods(self, workload: Workload) -> Iterator[Pod]:
-        """The pods that belong into a snapshot."""
+        """Yield the pods that belong in a snapshot."""
         state = self._state
         for pod in state.pods[workload.uid].values():
             if pod.uid in state.reporting:

@@ -1,4 +1,4 @@
-"""All that happens to the nodes of a simulated cluster while the loop looks after its runs."""
+"""Everything that happens to the nodes of a simulated cluster while the loop manages its runs."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from fairlead.state.snapshot import Node
 
 
 def first_nodes(groups: Sequence[Group]) -> tuple[Node, ...]:
-    """Those that are there from the beginning."""
+    """Return the nodes that exist from the beginning."""
     return tuple(group.node(number) for group in groups for number in range(group.num_always))
 
 
 class SimulatedEnvironment:
-    """Failures, reclaims and the autoscaler of one cluster, which begins with its ``first_nodes``."""
+    """Failures, reclaims and the autoscaler of one cluster, which starts with its ``first_nodes``."""
 
     def __init__(self, cluster: SimulatedCluster, groups: Sequence[Group], *, seed: int) -> None:
         self._cluster = cluster
@@ -26,15 +26,15 @@ class SimulatedEnvironment:
 
     @property
     def next_at(self) -> float:
-        """Return when something happens that waits for nobody; infinity when nothing does."""
+        """Return the time of the next event that does not depend on a decision; infinity without one."""
         return min(self._weather.next_at, self._autoscaler.next_at(self._cluster))
 
     @property
     def may_help(self) -> bool:
-        """Return whether nodes will come, or come back, even if no run asks for any more."""
+        """Return whether nodes will arrive, or return, without further requests."""
         return self._autoscaler.is_bringing or self._weather.brings_back
 
     def step(self, now: float) -> bool:
-        """Let happen what is due; whether there is anything new to decide."""
+        """Apply due events; return whether there is anything new to decide."""
         befell = self._weather.step(self._cluster, now)
         return self._autoscaler.step(self._cluster, now) or befell

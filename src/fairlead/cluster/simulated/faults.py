@@ -8,7 +8,7 @@ from fairlead.state.snapshot import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillRank:
-    """A signal ends one rank; as in a real pod, the pod's other ranks are ended for it."""
+    """A signal ends one rank; as in a real pod, the pod's other ranks are terminated too."""
 
     pod_uid: str
     rank: int
@@ -18,7 +18,7 @@ class KillRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LosePod:
-    """The pod and all its ranks vanish, and nobody knows how they ended."""
+    """The pod and all its ranks vanish, without known exits."""
 
     pod_uid: str
     message: str = "it vanished"
@@ -26,7 +26,7 @@ class LosePod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusePod:
-    """A quota has no room for the pod; one that has started is counted already, and stays."""
+    """A quota rejects the pod; a pod that has started is counted already, and stays."""
 
     pod_uid: str
     message: str = "a quota has no room for it"
@@ -34,21 +34,21 @@ class RefusePod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseNode:
-    """The node is not ready any more and every pod on it is lost."""
+    """The node becomes not ready, and every pod on it is lost."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnNode:
-    """The node is ready again, and empty."""
+    """The node becomes ready again, without pods."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarnNode:
-    """The node says that it is about to be taken away, in so many seconds."""
+    """The node announces that it will be taken away in so many seconds."""
 
     node: str
     why: str
@@ -57,21 +57,21 @@ class WarnNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveNode:
-    """The node is there no more, nor is any pod on it."""
+    """The node is removed with all its pods."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddNode:
-    """A node comes, in place of any of its name."""
+    """A node is added, replacing any node of the same name."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionNode:
-    """The node's MIG manager has carried out the layout that was asked of it, or could not."""
+    """The node's MIG manager has applied the requested layout, or failed to."""
 
     node: str
     layout: str

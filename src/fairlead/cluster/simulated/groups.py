@@ -1,4 +1,4 @@
-"""Pools with what a simulation assumes of their nodes."""
+"""Pools with the simulated behaviour of their nodes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,7 +12,7 @@ from fairlead.state.snapshot import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A pool and how its nodes behave; None where they do nothing of the kind."""
+    """A pool with the behaviour of its nodes; None for behaviour that is not simulated."""
 
     pool: Pool
     failures: Failures | None = None
@@ -21,23 +21,24 @@ class Group:
 
     @property
     def num_always(self) -> int:
-        """Nodes that are there from the beginning."""
+        """Return the number of nodes that exist from the beginning."""
         return self.pool.nodes if self.provisioning is None else self.provisioning.min_nodes
 
     def node(self, number: int) -> Node:
-        """The node of that number, from 0, named ``<pool>-<number>``."""
+        """Return the node of a number, from 0, named ``<pool>-<number>``."""
         return node_of(self.pool, f"{self.pool.name}-{number}")
 
     def nodes(self) -> tuple[Node, ...]:
-        """Every node that it may have."""
+        """Return every node that the pool may have."""
         return tuple(self.node(number) for number in range(self.pool.nodes))
 
 
 def groups_of(pools: Sequence[Pool], simulations: Sequence[Simulation] = ()) -> tuple[Group, ...]:
-    """The pools, each with what is assumed of it: what names it outweighs what is said of all.
+    """Combine each pool with its simulated behaviour; a simulation that names the pool outweighs a general one.
 
     Raises:
-        InvalidSpec: Two say the same of one pool, a pool is not there, or reclaims are for one that is not spot.
+        InvalidSpec: Two simulations conflict on one pool, a pool does not exist, or reclaims are for one that is not
+            spot.
     """
     problems = list(_problems(pools, simulations))
     if problems:
@@ -63,12 +64,12 @@ def groups_of(pools: Sequence[Pool], simulations: Sequence[Simulation] = ()) -> 
 
 
 def programs_of(simulations: Iterable[Simulation]) -> Programs:
-    """Tell what starting and saving cost."""
+    """Return the costs of starting and saving."""
     return next((each.programs for each in simulations if each.programs is not None), Programs())
 
 
 def interference_of(simulations: Iterable[Simulation]) -> Interference | None:
-    """Tell what working beside others costs; None when nobody says anything."""
+    """Return the slowdown of pods beside others; None if it is not simulated."""
     return next((each.interference for each in simulations if each.interference is not None), None)
 
 

@@ -1,7 +1,7 @@
-"""Works out how fast pods go beside each other, from what was measured: factors, or the stages of their iterations.
+"""Computes the speed of pods beside each other from measurements: factors, or the stages of their iterations.
 
-Where two to four runs that share a device all say what their iterations are made of, the model of
-``policy/gpu/stage_interleaving.py`` tells; otherwise the factor of their number does.
+If two to four runs that share a device all have profiles of their iterations, the model of
+``policy/gpu/stage_interleaving.py`` applies; otherwise the factor for their number does.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,11 +13,11 @@ from fairlead.state.snapshot import Pod
 
 
 def pod_speed(run: Run, beside: Iterable[Run], pods: Mapping[str, Pod], measured: Interference) -> float:
-    """Speed of a working pod as a share of its speed alone.
+    """Return the speed of a working pod as a fraction of its speed alone.
 
     Args:
-        beside: The other pods of its node that work, of whatever run.
-        pods: By uid, at least it and those.
+        beside: The other working pods of its node, of any run.
+        pods: Pods by uid, at least this one and those.
     """
     own = pods[run.pod_uid].grant.gpu_uuids
     others = {other.workload_uid: other for other in beside if other.workload_uid != run.workload_uid}
@@ -29,7 +29,7 @@ def pod_speed(run: Run, beside: Iterable[Run], pods: Mapping[str, Pod], measured
 
 
 def _on_device(members: list[Run], measured: Interference) -> float:
-    """Speed of the first of those that share a device."""
+    """Return the speed of the first of the pods that share a device."""
     profiles = [profile for run in members if (profile := run.program.profile) is not None]
     if len(profiles) == len(members) and 2 <= len(members) <= MAX_MEMBERS:
         return min(1.0, speeds(profiles)[0])

@@ -1,4 +1,4 @@
-"""NVIDIA's MIG manager, or device plugin, on simulated nodes: a layout takes the time that its pool says."""
+"""Simulates NVIDIA's MIG manager, or device plugin: applying a layout takes the time that the pool specifies."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from fairlead.state.snapshot import Leaving, Node
 
 
 def note_partitions(state: State, node: Node) -> None:
-    """A node is there as it was first, nothing asked of it."""
+    """Record the initial layout of a node, without a request."""
     pool = state.pool_of.get(node.name)
     if pool is not None:
         layout = layout_of(pool, node.gpus, None)
@@ -18,7 +18,7 @@ def note_partitions(state: State, node: Node) -> None:
 
 
 def carry_out_step(state: State, step: PartitionStep, now: float) -> bool:
-    """Take a step of a node, unless it is gone or not where the step begins; whether it was taken."""
+    """Apply a step to a node, unless the node is gone or in another state; return whether it was applied."""
     each, node = state.partitioned.get(step.node), state.nodes.get(step.node)
     if each is None or node is None or (each.change is None) is not (step.action is PartitionAction.CORDON):
         return False
@@ -46,7 +46,7 @@ def carry_out_step(state: State, step: PartitionStep, now: float) -> bool:
 
 
 def carry_out_layout(state: State, done: PartitionNode) -> None:
-    """A node's GPUs have the layout that was asked of it last, or its manager says that they cannot."""
+    """Apply the layout last requested for a node's GPUs, or record that its manager failed to."""
     each, node = state.partitioned.get(done.node), state.nodes.get(done.node)
     if each is None or node is None or each.requested != done.layout or each.said is not ManagerState.PENDING:
         return

@@ -1,7 +1,7 @@
-"""Breaks nodes without anybody's asking: failures and their repair, and spot nodes that are taken away.
+"""Simulates failures and repairs of nodes, and reclaims of spot nodes.
 
-Each node has a random stream of its own for each purpose, so that a change in one place moves nothing elsewhere. Times
-between are drawn when a node comes or is repaired, never ahead.
+Each node has a separate random stream for each purpose, so that a change in one place alters nothing elsewhere.
+Intervals are drawn when a node arrives or is repaired, never ahead.
 """
 
 import heapq
@@ -39,19 +39,19 @@ class Weather:
 
     @property
     def next_at(self) -> float:
-        """Return when something befalls a node."""
+        """Return the time of the next event of a node."""
         return self._queue[0][0] if self._queue else math.inf
 
     @property
     def brings_back(self) -> bool:
-        """Return whether a node that is away or down will come back."""
+        """Return whether a removed or failed node will come back."""
         return any(
             turn in (_Turn.REPAIRED, _Turn.BACK) and self._lives.get(node) == life
             for _, _, turn, node, life in self._queue
         )
 
     def comes(self, node: Node, at: float) -> None:
-        """A node is there and well."""
+        """Schedule the events of a healthy node that has arrived."""
         group, _ = self._groups[node.name]
         self._lives[node.name] = self._lives.get(node.name, 0) + 1
         self._expect_failure(node.name, group, at)
@@ -59,11 +59,11 @@ class Weather:
             self._push(at + self._draw("reclaims", node.name, group.reclaims.every_s), _Turn.CLAIMED, node.name)
 
     def leaves(self, node: str) -> None:
-        """A node is not there any more, for other reasons."""
+        """Cancel the events of a node that was removed for other reasons."""
         self._lives[node] += 1
 
     def step(self, cluster: SimulatedCluster, now: float) -> bool:
-        """Let happen what is due; whether anything did."""
+        """Apply due events; return whether there were any."""
         happened = False
         while self._queue and self._queue[0][0] <= now:
             _, _, turn, name, life = heapq.heappop(self._queue)

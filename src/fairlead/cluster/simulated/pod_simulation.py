@@ -1,4 +1,4 @@
-"""The course of events on a simulated cluster: what happens to pods and nodes as time goes by, and what that costs."""
+"""Simulates the events of pods and nodes on a cluster over time, with their costs."""
 
 import heapq
 import math
@@ -33,7 +33,7 @@ from fairlead.state.snapshot import WHOLE_MILLI, Grant, Leaving, Pod, PodPhase, 
 
 
 class Course:
-    """Moves the clock and, with it, everything that runs."""
+    """Advances the clock together with all running pods."""
 
     def __init__(self, state: State, clock: Clock, behaviour: Behaviour) -> None:
         self._state = state
@@ -41,7 +41,7 @@ class Course:
         self._behaviour = behaviour
 
     def until(self, at: float) -> None:
-        """Let everything up to a time happen, in order."""
+        """Process all events up to a time, in order."""
         queue = self._state.queue
         while queue and queue[0][0] <= at:
             due_at, _, due, uid, fault = heapq.heappop(queue)
@@ -54,7 +54,7 @@ class Course:
         self._clock.advance_to(at)
 
     def create(self, workload: Workload, create: CreatePod) -> None:
-        """A pod, unless it was created before."""
+        """Create a pod, unless it exists."""
         state, now = self._state, self._clock.now()
         uid = f"{workload.uid}-{create.attempt}-{create.index}"
         if uid in state.pods[workload.uid]:
@@ -93,7 +93,7 @@ class Course:
                 self._update(run, silence=Silence(since=now, what="its simulated node does nothing with it"))
 
     def terminate(self, terminate: TerminatePod) -> None:
-        """Give a pod its stop notice, or less time than it had."""
+        """Give a pod its stop notice, or shorten its grace period."""
         state, now = self._state, self._clock.now()
         run = state.runs.get(terminate.pod_uid)
         if run is None:
@@ -109,7 +109,7 @@ class Course:
             state.push(run.kill_at, Due.KILL, run.pod_uid)
 
     def suffer(self, fault: Fault, at: float) -> None:
-        """Let a fault happen."""
+        """Apply a fault."""
         state = self._state
         if isinstance(fault, KillRank):
             run = state.runs.get(fault.pod_uid)
@@ -134,7 +134,7 @@ class Course:
             self._suffer_node(fault, at)
 
     def time_of(self, run: Run, at: float, *, saved: bool = False) -> PodTime:
-        """Divide the time of a pod that is over at ``at`` by what became of it."""
+        """Divide the time of a pod that ends at ``at`` by use."""
         pod = self._state.pods[run.workload_uid][run.pod_uid]
         whole = PodTime(
             workload_uid=pod.workload_uid,
@@ -160,7 +160,7 @@ class Course:
         )
 
     def _happen(self, run: Run, due: Due, at: float) -> None:
-        """One entry of the queue, unless what has happened since made it void."""
+        """Process one entry of the queue, unless it is obsolete."""
         program = run.program
         if due is Due.START:
             if run.notice_at is None:
@@ -189,7 +189,7 @@ class Course:
         run.start(at, state.saved_s.get(run.workload_uid, 0.0) / run.times)
         if program.step_s is not None or spec.stall_timeout_s is not None:
             state.reporting[run.pod_uid] = None
-        # A server that has started answers its probe; nobody probes a pod of another kind.
+        # A server is ready as soon as it has started; pods of other kinds have no probe.
         self._update(run, phase=PodPhase.RUNNING, started_at=at, ready=isinstance(spec, Replica))
         pod = state.pods[run.workload_uid][run.pod_uid]
         state.accounts.started_from(run.workload_uid, pod.attempt, run.held_s)
@@ -207,7 +207,7 @@ class Course:
         message: str | None = None,
         saved: bool = False,
     ) -> None:
-        """No process of the pod is alive any more."""
+        """End a pod, of which no process is alive any more."""
         state, uid = self._state, run.workload_uid
         pod = state.pods[uid][run.pod_uid]
         state.accounts.pods.append(self.time_of(run, at, saved=saved))
@@ -237,14 +237,14 @@ class Course:
         return replace(progress, checkpoint_step=step, checkpoint_at=at, stopped_step=step, updated_at=at)
 
     def _is_whole(self, run: Run) -> bool:
-        """Return whether no member of its gang is gone, without which the others cannot save together."""
+        """Return whether no pod of its gang is gone, without which the others cannot save together."""
         pods = self._state.pods[run.workload_uid]
         attempt = pods[run.pod_uid].attempt
         gone = (PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED)
         return all(pod.attempt != attempt or pod.phase not in gone for pod in pods.values())
 
     def _divide(self, name: str, changed: Grant, at: float) -> None:
-        """Divide the GPUs of a node that several pods hold whole among them, once another has come or gone."""
+        """Divide the GPUs of a node that several pods hold whole among them, after one has come or gone."""
         state, node = self._state, self._state.nodes.get(name)
         if node is None or changed.gpu_milli < WHOLE_MILLI or not changed.gpu_uuids:
             return
@@ -262,7 +262,7 @@ class Course:
                 run.hold(at, num_gpus)
 
     def _respeed(self, node: str, at: float) -> None:
-        """Change the pace of all gangs that have a member on a node, since who works there has changed."""
+        """Update the speed of all gangs with a pod on a node, after its working pods have changed."""
         state, measured = self._state, self._state.interference
         if measured is None:
             return
@@ -315,7 +315,7 @@ class Course:
             self._end(self._state.runs[uid], at, PodPhase.LOST, message=message)
 
     def _exits(self, run: Run, at: float, exit_code: int | None, signal: int | None) -> tuple[RankExit, ...]:
-        """The same end for every rank of a pod."""
+        """Return the same exit for every rank of a pod."""
         ranks = self._state.run_of(run.workload_uid).spec.ranks_on_each_node
         first, tail = run.index * ranks, run.program.tail[-40:]
         return tuple(

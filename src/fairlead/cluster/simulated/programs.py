@@ -11,7 +11,7 @@ from fairlead.specs.training import Training
 
 
 class OnTerm(StrEnum):
-    """The ranks' answer to the stop notice."""
+    """The reaction of the ranks to the stop notice."""
 
     EXIT = "exit"
     CHECKPOINT = "checkpoint"
@@ -20,22 +20,23 @@ class OnTerm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The course of one start of a gang when nobody interferes; all its pods do the same.
+    """The behaviour of one attempt of a gang without interference; all its pods behave the same.
 
     Attributes:
-        duration_s: Seconds of work in all; what a checkpoint holds is not repeated by the next start. May be infinite.
-        exit_code: How every rank ends when the work is done.
-        signal: Every rank ends by this signal instead.
+        duration_s: Total seconds of work; work held by a checkpoint is not repeated by the next attempt. May be
+            infinite.
+        exit_code: Exit code of every rank when the work is done.
+        signal: Signal that ends every rank instead.
         tail: Last lines of error output of every rank.
         start_s: Seconds from the creation of a pod until its ranks run; work begins then. Infinite if it hangs.
         start_error: The pod fails after ``start_s`` with this message and runs nothing; None when it starts.
         step_s: Seconds of work for each reported step; None reports no progress.
         checkpoint_s: Seconds of work between checkpoints; None saves none.
-        checkpoint_cost_s: How long the work pauses for each checkpoint.
-        hangs_after_s: After so much work, if it is not done by then, nothing more happens nor does it end; None never.
+        checkpoint_cost_s: Seconds for which the work pauses for each checkpoint.
+        hangs_after_s: Seconds of work after which it hangs without ending, unless it is done by then; None never hangs.
         on_term: Reaction to the stop notice.
         save_s: Seconds that the checkpoint at the stop notice takes.
-        profile: What its iterations are made of; None when nobody measured that.
+        profile: Measured stages of its iterations; None where not measured.
     """
 
     duration_s: float = 60.0
@@ -68,18 +69,18 @@ class Program:
 
 
 def at_speed(program: Program, times: float) -> Program:
-    """The same work, so many times as fast; checkpoints are as often as before."""
+    """Return the same program, so many times as fast; checkpoints are as frequent as before."""
     step_s = None if program.step_s is None else program.step_s / times
     hangs_after_s = None if program.hangs_after_s is None else program.hangs_after_s / times
     return replace(program, duration_s=program.duration_s / times, step_s=step_s, hangs_after_s=hangs_after_s)
 
 
 Behaviour = Callable[[Training, int], Program]
-"""What the given attempt of a workload will do; asked once for each pod, so the answer depends on nothing else."""
+"""Returns the program of an attempt of a workload; called once per pod, so that it must be deterministic."""
 
 
 def by_command(table: Mapping[str, Program], default: Program | None = None) -> Behaviour:
-    """Programs by the text of ``run``. Without a default, an unknown command fails to start, as in a shell."""
+    """Return programs by the text of ``run``. Without a default, an unknown command fails to start, as in a shell."""
 
     def behave(spec: Training, attempt: int) -> Program:
         known = table.get(spec.run, default)
@@ -91,7 +92,7 @@ def by_command(table: Mapping[str, Program], default: Program | None = None) -> 
 
 
 def seeded(seed: int, draw: Callable[[random.Random, Training, int], Program]) -> Behaviour:
-    """Programs drawn at random, with a stream of its own for each attempt of each name."""
+    """Return programs drawn at random, with a separate stream for each attempt of each name."""
 
     def behave(spec: Training, attempt: int) -> Program:
         return draw(random.Random(f"{seed}/{spec.team}/{spec.name}/{attempt}"), spec, attempt)

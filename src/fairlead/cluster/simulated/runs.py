@@ -1,8 +1,8 @@
-"""A live pod from within: how far its program is, as arithmetic over the times at which something changed.
+"""A live pod in detail: the progress of its program, computed from the times of its changes.
 
-Effort is time at which a program works or saves at its own pace. Beside others it comes slower; after a stop notice
-that is followed by a checkpoint there is none. Regular checkpoints lie at multiples of ``checkpoint_s`` of work, and
-count once they are complete.
+Effort is time in which a program works or saves at its own pace. Beside other pods it accrues more slowly; after a stop
+notice that is followed by a checkpoint it does not accrue. Regular checkpoints lie at multiples of ``checkpoint_s`` of
+work, and count once they are complete.
 """
 
 import math
@@ -17,15 +17,15 @@ class Run:
     """A live pod.
 
     Attributes:
-        times: How many times as fast it is as the smallest gang of its run; ``program`` is as fast as that already.
-        num_gpus: What it holds of its node's, from ``divided_at`` on.
+        times: Speed relative to the smallest gang of its run; ``program`` already has that speed.
+        num_gpus: GPUs that it holds of its node, from ``divided_at`` on.
         gpu_s: GPU-seconds that it held up to then.
         held_s: Work that the checkpoint it started from holds.
-        started_at: When its ranks began.
-        speed: Effort for each second, from ``since`` on.
+        started_at: Time at which its ranks began.
+        speed: Effort per second, from ``since`` on.
         effort_s: Effort up to ``since``.
-        ends_at: When its work is done; None before it starts and when it never ends by itself.
-        kill_at: When SIGKILL comes.
+        ends_at: Time at which its work is done; None before it starts and when it never ends by itself.
+        kill_at: Time of SIGKILL.
     """
 
     workload_uid: str
@@ -46,58 +46,58 @@ class Run:
     kill_at: float = math.inf
 
     def start(self, at: float, held_s: float) -> None:
-        """Its ranks begin, from a checkpoint that holds so much work."""
+        """Start its ranks, from a checkpoint that holds so much work."""
         self.started_at = self.since = at
         self.held_s = min(held_s, self.program.duration_s)
         self._expect_end(at)
 
     def change_speed(self, at: float, speed: float) -> None:
-        """From now on it makes so much effort in each second."""
+        """Change the effort per second from a time on."""
         self.effort_s = self.effort_at(at)
         self.since = at
         self.speed = speed
         self._expect_end(at)
 
     def hold(self, at: float, num_gpus: float) -> None:
-        """From now on it holds so many GPUs."""
+        """Change the number of GPUs that it holds from a time on."""
         self.gpu_s += self.num_gpus * (at - self.divided_at)
         self.divided_at, self.num_gpus = at, num_gpus
 
     def mean_gpus(self, since: float, until: float) -> float:
-        """Return how many GPUs it held in its whole life, on average."""
+        """Return the mean number of GPUs that it held over its lifetime."""
         if self.gpu_s == 0.0 or until <= since:
             return self.num_gpus
         return (self.gpu_s + self.num_gpus * (until - self.divided_at)) / (until - since)
 
     def worked_until(self, now: float) -> float:
-        """Until when it works: a checkpoint at the stop notice holds what was done when that came."""
+        """Return the end of its work so far; the stop notice if a checkpoint follows, which holds that work."""
         return min(now, self.notice_at) if self._saves_at_notice and self.notice_at is not None else now
 
     def effort_at(self, now: float) -> float:
-        """Effort since its ranks began."""
+        """Return the effort since its ranks began."""
         if self.started_at is None:
             return 0.0
         return self.effort_s + max(0.0, self.worked_until(now) - self.since) * self.speed
 
     def work_s(self, now: float) -> float:
-        """Work done so far, that of earlier starts up to their checkpoint included."""
+        """Return the work done so far, including that of earlier attempts held by its checkpoint."""
         if self.started_at is None:
             return self.held_s
         return max(self.held_s, min(self._done(self.effort_at(now))[0], self._limit))
 
     def saved_s(self, now: float) -> float:
-        """Work that the newest regular checkpoint holds."""
+        """Return the work that the newest regular checkpoint holds."""
         if self.program.checkpoint_s is None:
             return self.held_s
         return max(self.held_s, min(self._done(self.effort_at(now))[1], self._limit))
 
     def saving_s(self, now: float) -> float:
-        """Effort that went into regular checkpoints."""
+        """Return the effort that went into regular checkpoints."""
         effort = min(self.effort_at(now), self._effort_for(self._limit))
         return max(0.0, effort - (self.work_s(now) - self.held_s))
 
     def active_at(self, now: float) -> float | None:
-        """Last sign of progress: a step, or without steps any output until it hangs."""
+        """Return the last sign of progress: a step, or without steps any output until it hangs."""
         if self.started_at is None:
             return None
         work = self.work_s(now)
@@ -106,7 +106,7 @@ class Run:
         return self._reached_at(work, now)
 
     def progress(self, now: float) -> Progress | None:
-        """Return what rank 0 last said; None when the program reports nothing or has not begun."""
+        """Return the last report of rank 0; None when the program reports nothing or has not begun."""
         step_s = self.program.step_s
         if step_s is None or self.started_at is None:
             return None
@@ -124,7 +124,7 @@ class Run:
         )
 
     def _reached_at(self, work_s: float, now: float) -> float:
-        """Compute when so much work was done, had it always gone at the pace of now."""
+        """Return the time at which so much work was done, extrapolated backwards from the current speed."""
         return min(now, self.since + (self._effort_for(work_s) - self.effort_s) / self.speed)
 
     @property
@@ -133,7 +133,7 @@ class Run:
 
     @property
     def _limit(self) -> float:
-        """Work at which it ends or hangs."""
+        """Return the work at which it ends or hangs."""
         hangs_after_s = self.program.hangs_after_s
         return self.program.duration_s if hangs_after_s is None else min(self.program.duration_s, hangs_after_s)
 
@@ -145,7 +145,7 @@ class Run:
             self.ends_at = at + (self._effort_for(total_s) - self.effort_s) / self.speed
 
     def _effort_for(self, work_s: float) -> float:
-        """Effort that brings it from its start to so much work; saves before that work, not the one at it."""
+        """Return the effort from its start to so much work, with checkpoints before that work but not the one at it."""
         effort, every, cost = work_s - self.held_s, self.program.checkpoint_s, self.program.checkpoint_cost_s
         if every is None or not cost or not math.isfinite(work_s):
             return effort
@@ -153,7 +153,7 @@ class Run:
         return effort + max(0, num_before - count(self.held_s, every)) * cost
 
     def _done(self, effort_s: float) -> tuple[float, float]:
-        """Work, and work in complete checkpoints, after so much effort."""
+        """Return the work, and the work in complete checkpoints, after so much effort."""
         every, cost = self.program.checkpoint_s, self.program.checkpoint_cost_s
         if every is None:
             return self.held_s + effort_s, self.held_s
@@ -170,5 +170,5 @@ class Run:
 
 
 def count(work_s: float, every_s: float) -> int:
-    """Whole multiples of ``every_s``, forgiving the rounding of sums of times."""
+    """Return whole multiples of ``every_s``, tolerating the rounding of sums of times."""
     return int(work_s / every_s + 1e-6)

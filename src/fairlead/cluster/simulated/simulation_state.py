@@ -1,4 +1,4 @@
-"""All that a simulated cluster knows, as plain data: what is saved is exactly this."""
+"""The complete state of a simulated cluster, as plain data; exactly this is saved."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from fairlead.state.snapshot import AnyWorkload, Completed, Intent, Node, Pod, W
 
 
 class Due(StrEnum):
-    """An entry of the queue, for a time to come."""
+    """The kind of a scheduled entry of the queue."""
 
     START = "start"
     END = "end"
@@ -35,24 +35,24 @@ class State:
 
     Attributes:
         workloads: By uid, in order of submission.
-        children: Of each parent that has any, in order of submission.
+        children: Children of each parent that has any, in order of submission.
         names: Unfinished workloads by team and name.
         active: Workloads that a snapshot shows.
         stale: Workloads that changed, or whose pods did, since the last snapshot.
-        pods: By workload and uid, also those that have ended.
+        pods: By workload and uid, terminated ones included.
         runs: The live pods.
         live: Live pods of each workload, in order of creation.
         on_node: Live pods of each node, in order of creation.
-        reporting: Live pods whose progress is looked at.
+        reporting: Live pods whose progress is computed for snapshots.
         saved_s: Work that the newest checkpoint of each workload holds.
-        queue: A heap of (time, sequence, what, pod uid, fault).
+        queue: A heap of (time, sequence, kind, pod uid, fault).
         completed: The newest runs that succeeded.
         num_starts: How often each pod's ranks began, by pod.
-        num_created: Pods so far.
-        interference: What working beside others costs; None for nothing.
+        num_created: Number of pods so far.
+        interference: Slowdown of pods beside others; None for none.
         rules, growth, asked, pools, standby: As in a snapshot.
-        pool_of: Pools of nodes whose GPUs may be partitioned anew, by name of the node.
-        partitioned: Those nodes that are here, as in a snapshot, by name.
+        pool_of: Pools of nodes whose GPUs may be repartitioned, by name of the node.
+        partitioned: Those nodes that exist, as in a snapshot, by name.
         partition_steps: All steps of them so far, with their times.
         version: Rises with every change that a snapshot shows.
     """
@@ -93,17 +93,17 @@ class State:
     version: int = 0
 
     def touch(self) -> None:
-        """Something has changed that a snapshot shows."""
+        """Record a change that a snapshot shows."""
         self.version += 1
 
     def run_of(self, uid: str) -> Workload:
-        """The workload of a uid, which has pods."""
+        """Return the workload of a uid, which has pods."""
         found = self.workloads[uid]
         assert is_leaf(found), "only leaves have pods"
         return found
 
     def keep(self, workload: AnyWorkload) -> None:
-        """Store a workload at its new version and mend the indexes."""
+        """Store a workload at its new version and update the indexes."""
         self.workloads[workload.uid] = workload
         if workload.status.phase.is_final:
             self.release_name(workload)
@@ -112,7 +112,7 @@ class State:
         self.changed(workload.uid)
 
     def changed(self, uid: str) -> None:
-        """A workload or a pod of it is not as it was."""
+        """Record a change of a workload or one of its pods."""
         workload = self.workloads[uid]
         asked = workload.intent in (Intent.RUN, Intent.DELETE)
         if asked or self.live[uid] or not workload.status.phase.is_final:
@@ -123,12 +123,12 @@ class State:
         self.touch()
 
     def push(self, at: float, due: Due, uid: str, fault: Fault | None = None) -> None:
-        """Have something happen at a time."""
+        """Schedule an entry of the queue."""
         self.sequence += 1
         heapq.heappush(self.queue, (at, self.sequence, due, uid, fault))
 
     def record(self, workload: AnyWorkload, event: Event, at: float) -> None:
-        """Keep an event."""
+        """Record an event."""
         self.last_event += 1
         self.events[self.last_event] = EventRecord(
             id=self.last_event,

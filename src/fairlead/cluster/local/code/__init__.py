@@ -1,1 +1,1 @@
-"""The code that runs of this machine keep: as of their submission, and where they run it when it was edited since."""
+"""Stored code of local runs as of their submission, and the trees in which attempts run it if it was edited since."""

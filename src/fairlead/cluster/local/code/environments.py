@@ -1,7 +1,7 @@
-"""Records what an attempt ran with: the machine, its GPUs, and the Python of the program with its packages.
+"""Records the environment of an attempt: the machine, its GPUs, and the program's Python with its packages.
 
-A Python is asked once, beside the program and at the lowest priority, and again when the directories of its packages
-have changed. What nobody could ask is left out.
+A Python is inspected once, beside the program and at the lowest priority, and again after a change in the directories
+of its packages. Unknown facts are left out.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ MOST_ATTEMPTS = 20
 
 
 class Environments:
-    """Those of one state directory, for the one supervisor."""
+    """Environments of one state directory, written by its supervisor."""
 
     def __init__(self, home: Home, objects: Objects, node: Node) -> None:
         self._home = home
@@ -37,7 +37,7 @@ class Environments:
         self._has_driver = False
 
     def record(self, uid: str, attempt: int, spec: Mapping[str, Any], at: float) -> None:
-        """Write down what an attempt runs with; its Python may follow.
+        """Record the environment of an attempt; its Python may follow later.
 
         Args:
             spec: The content of a pod's ``pod.json``.
@@ -68,11 +68,11 @@ class Environments:
                 start_new_session=True,
             )
         except OSError:
-            return  # no such Python: the program says so in its own words
+            return  # no such Python: the program itself reports that
         self._asked.append((child, uid, attempt, answer))
 
     def collect(self) -> None:
-        """Keep what Pythons have answered by now."""
+        """Store the finished inspections."""
         for each in list(self._asked):
             child, uid, attempt, answer = each
             if child.poll() is None:
@@ -83,7 +83,7 @@ class Environments:
                 self._keep(uid, attempt, kept["record"])
 
     def close(self) -> None:
-        """End those that still look; the next attempt asks again."""
+        """Stop running inspections; the next attempt starts them again."""
         for child, *_ in self._asked:
             child.kill()
             child.wait()
@@ -119,8 +119,8 @@ class Environments:
 
 
 def interpreter_of(command: str, workdir: str, env: Mapping[str, str]) -> str | None:
-    """The Python of a command: what it starts, or what a script that it starts names; for a shell, that of the PATH."""
-    # Here and not above: a twentieth of what a supervisor imports before the first run starts.
+    """Return the Python of a command: its program, or that of its script's first line; for a shell, the PATH's."""
+    # Imported here because it is a twentieth of a supervisor's imports before the first run starts.
     from fairlead.cluster.preflight import read_command
 
     asked = read_command(command)

@@ -1,7 +1,7 @@
-"""Keeps the code of this machine's runs, and makes the directory in which an attempt is to run it.
+"""Stores the code of this machine's runs, and creates the directory in which an attempt runs it.
 
-A run's ``code.json`` names what was kept at each submission or resumption; the newest counts. An attempt runs in the
-working directory itself unless somebody edited a kept file since: then in a tree of its own (``trees``).
+A run's ``code.json`` lists what was stored at each submission or resumption; the newest counts. An attempt runs in the
+working directory itself unless a stored file was edited since: then in a tree of its own (``trees``).
 """
 
 import hashlib
@@ -46,9 +46,9 @@ class Place:
     """The directory in which an attempt runs.
 
     Attributes:
-        tree: Of its own; None for the working directory.
-        paths: Of kept files and their directories, whose names in the command mean those in the tree.
-        said: What people are to know of it; None for nothing.
+        tree: The attempt's own tree; None for the working directory.
+        paths: Paths of stored files and their directories; in the command, they refer to the tree.
+        said: A message for the user; None for none.
     """
 
     tree: Path | None = None
@@ -56,11 +56,11 @@ class Place:
     said: str | None = None
 
     def command(self, spec: ProgramSpec) -> str:
-        """The run's command, with kept files called by their place in the tree."""
+        """Return the run's command, with the paths of stored files replaced by those in the tree."""
         return spec.run if self.tree is None else self._moved(spec.run, spec)
 
     def python_path(self, path: str, spec: ProgramSpec) -> str:
-        """A PYTHONPATH, the same way."""
+        """Return a PYTHONPATH with the same replacements."""
         if self.tree is None:
             return path
         return os.pathsep.join(self._moved(each, spec) for each in path.split(os.pathsep))
@@ -68,7 +68,7 @@ class Place:
     def _moved(self, text: str, spec: ProgramSpec) -> str:
         workdir, tree = (spec.workdir or "/").rstrip("/"), str(self.tree)
         if shlex.quote(tree) != tree:
-            return text  # it would fall apart in a shell, and that the command is read live was said
+            return text  # a shell would split the path; the user was told that the command reads the live files
 
         def instead(found: re.Match[str]) -> str:
             below = os.path.normpath(found[1].strip("/") or ".")
@@ -81,7 +81,7 @@ IN_WORKDIR = Place()
 
 
 class CodeStore:
-    """Of one state directory."""
+    """The stored code of one state directory."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -89,7 +89,7 @@ class CodeStore:
         self.objects = Objects(self._path / "objects")
 
     def keep(self, uid: str, spec: ProgramSpec, now: float) -> None:
-        """Keep the code of a run that is submitted, or resumed by somebody."""
+        """Store the code of a run that is submitted or resumed."""
         earlier = self.kept(uid)[1 - MOST_KEPT :]
         new: dict[str, Any] = {"at": now, "workdir": spec.workdir, "snapshot": None, "why": None}
         if spec.workdir is None:
@@ -110,12 +110,12 @@ class CodeStore:
                 else:
                     write_json(self._home.code(uid), {"kept": [*earlier, new]})
                     return
-            # What came of it before the disk was full would keep the run itself from its room.
+            # A partial copy would take the space that the run itself needs.
             self.prune()
         write_json(self._home.code(uid), {"kept": [*earlier, new]})
 
     def keep_again(self, uid: str, code: str) -> bool:
-        """Let a state of the code that was kept before be the newest; False where it is not there any more."""
+        """Make an earlier stored state of the code the newest; return False when it is gone."""
         kept, found = self.kept(uid), self._kept_as(uid, code)
         if found is None:
             return False
@@ -124,26 +124,26 @@ class CodeStore:
         return True
 
     def keeps(self, uid: str, code: str) -> bool:
-        """Return whether a state of the code that was kept before is there."""
+        """Return whether an earlier state of the code is still stored."""
         return self._kept_as(uid, code) is not None
 
     def newest(self, uid: str) -> str:
-        """Return the name of the newest code of a run; empty where none is kept."""
+        """Return the name of the newest code of a run; empty if none is stored."""
         kept = self.kept(uid)
         return self.name_of(kept[-1]) if kept else ""
 
     def name_of(self, kept: dict[str, Any]) -> str:
-        """Return the name of what was kept: the same for the same sources, whatever else is in the directory."""
+        """Return the name of a stored state: the same for the same sources, whatever else is in the directory."""
         return _name(self.snapshot(kept))
 
     def name_now(self, spec: ProgramSpec) -> str:
-        """Return the name that the code of a run would have if it were kept now; nothing is written."""
+        """Return the name that the code of a run would have if it were stored now; nothing is written."""
         return _name(self._look(spec))
 
     def edited_sources(self, uid: str, code: str, spec: ProgramSpec) -> tuple[str, ...] | None:
-        """Return the sources that a kept state of the code has otherwise than the directory of a spec has them now.
+        """Return the sources in which a stored state of the code differs from the current directory of a spec.
 
-        None where the state is not there any more, or nothing of the directory would be kept.
+        None if the state is gone, or nothing of the directory would be stored.
         """
         kept, now = self._kept_as(uid, code), self._look(spec)
         before = None if kept is None else self.snapshot(kept)
@@ -155,7 +155,7 @@ class CodeStore:
         return next((each for each in reversed(self.kept(uid)) if self.name_of(each) == code), None)
 
     def _look(self, spec: ProgramSpec) -> Snapshot | None:
-        """Look which files ``keep`` would keep now; None for none."""
+        """Return the snapshot that ``keep`` would store now; None for none."""
         if spec.workdir is None or not spec.snapshot:
             return None
         workdir = Path(spec.workdir)
@@ -165,9 +165,9 @@ class CodeStore:
             return None
 
     def inherit(self, uid: str, parent_uid: str, spec: ProgramSpec, now: float) -> None:
-        """Keep for a run what its parent has of its directory; the code as it is now where that has none.
+        """Store for a run its parent's code of the same directory, or the current code if the parent has none.
 
-        Of an endpoint it is the code of the replica's revision.
+        For an endpoint it is the code of the replica's revision.
         """
         of_parent = self.kept(parent_uid)
         same = [kept for kept in of_parent if kept["workdir"] == spec.workdir]
@@ -180,12 +180,12 @@ class CodeStore:
             self.keep(uid, spec, now)
             return
         own = self.kept(uid)
-        # Of a parent with thousands of children none waits for the disk.
+        # A link avoids waiting for the disk with each of a parent's thousands of children.
         if own or of_parent != same[-1:] or not self._link(self._home.code(parent_uid), self._home.code(uid)):
             write_json(self._home.code(uid), {"kept": [*own[1 - MOST_KEPT :], same[-1]]})
 
     def _link(self, there: Path, here: Path) -> bool:
-        """Give a file another name, as neither is ever written in place; False where the file system does not."""
+        """Link a file, which is safe since neither is ever written in place; False where the file system refuses."""
         try:
             os.link(there, here)
         except OSError:
@@ -193,7 +193,7 @@ class CodeStore:
         return True
 
     def _take(self, workdir: Path, new: dict[str, Any]) -> None:
-        """Keep the files of a directory, and the git commit that they are of."""
+        """Store the files of a directory, with its git commit."""
         snapshot = take(workdir, self.objects, self._index(workdir), without=self._home.path)
         new["snapshot"] = self.objects.put(snapshot.text())
         revision = read_revision(workdir)
@@ -203,16 +203,16 @@ class CodeStore:
                 new["git"]["diff"] = self.objects.put(revision.diff)
 
     def kept(self, uid: str) -> list[dict[str, Any]]:
-        """Return what was kept of a run, oldest first."""
+        """Return the stored states of a run's code, oldest first."""
         return list((read_json(self._home.code(uid)) or {}).get("kept") or ())
 
     def snapshot(self, kept: dict[str, Any]) -> Snapshot | None:
-        """The files that were kept; None when none were, or they cannot be read any more."""
+        """Return the stored files; None when none were stored, or they cannot be read any more."""
         content = None if kept["snapshot"] is None else self.objects.get(kept["snapshot"])
         return None if content is None else read_snapshot(content)
 
     def shown(self, uid: str) -> KeptCode:
-        """The newest of what was kept of a run, for people."""
+        """Return the newest stored code of a run, for display."""
         kept = self.kept(uid)
         ran = (read_json(self._home.environments(uid)) or {}).get("attempts") or {}
         environment = dict(ran[max(ran, key=int)]) if ran else None
@@ -250,7 +250,7 @@ class CodeStore:
         )
 
     def place(self, run: Workload, pod: Pod, was_running: Callable[[float], bool]) -> Place:
-        """Return where an attempt is to run; the same for all of its pods, also after a kill."""
+        """Return the directory in which an attempt runs; the same for all of its pods, also after a kill."""
         decided = self._tree(run.uid, pod.attempt).with_suffix(".decided")
         known = read_json(decided)
         if known is not None:
@@ -264,7 +264,7 @@ class CodeStore:
         return place
 
     def settle(self, uid: str, attempt: int | None = None) -> tuple[tuple[Settled, Path], ...]:
-        """Settle the trees of a run's attempts, or of one, in which nothing runs any more; each with its path."""
+        """Settle the trees of a run's attempts, or of one, in which nothing runs; return each with its path."""
         trees = self._home.run(uid) / "code"
         paths = (trees / str(attempt),) if attempt is not None else tuple(_trees(trees))
         return tuple((settled, tree) for tree in paths if (settled := settle(tree)) is not None)
@@ -275,7 +275,7 @@ class CodeStore:
             settle(tree)
 
     def prune(self) -> int:
-        """Remove what no run needs any more; how many objects went."""
+        """Remove objects that no run needs any more; return their number."""
         runs = self._home.path / "runs"
         needed: set[str] = set()
         snapshots: set[str] = set()
@@ -299,7 +299,7 @@ class CodeStore:
     def _decide(self, run: Workload, pod: Pod, was_running: Callable[[float], bool]) -> Place:
         kept = self.kept(run.uid)
         snapshot = self.snapshot(kept[-1]) if kept else None
-        # A spec that was changed just now may be of another directory than what was kept.
+        # A spec that was just changed may have another directory than the stored code.
         if snapshot is None and (not kept or kept[-1]["snapshot"] is None):
             return Place()
         if kept[-1]["workdir"] != run.spec.workdir or not run.spec.snapshot:
@@ -339,8 +339,8 @@ class CodeStore:
 
 
 def _sources(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
-    """Return what names the code of a snapshot."""
-    # Specs are no code: what an edit of one changes is in the spec.
+    """Return the files that determine the name of a snapshot's code."""
+    # Specs are not code: the edit of a spec changes the workload's own spec.
     sources = (file for file in snapshot.files if file.is_source and not file.path.endswith((".yaml", ".yml")))
     return sorted((file.path, file.digest, file.executable) for file in sources)
 

@@ -1,7 +1,7 @@
-"""Contents of files, each kept once and named by its hash.
+"""Contents of files, each stored once and named by its hash.
 
-Whoever adds objects holds ``writing`` until a file that outlives them names what they added; ``prune`` takes what no
-such file names, and lets be when somebody writes. So nothing is taken that is still to be named.
+A writer holds ``writing`` until a permanent file refers to the objects it added; ``prune`` removes objects without such
+a reference and does nothing while a writer is active. So no object is removed before its reference is written.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class Objects:
-    """Those of one state directory."""
+    """The objects of one state directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -21,21 +21,21 @@ class Objects:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep everybody from pruning."""
+        """Block pruning while the context is active."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._lock.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
 
     def has(self, digest: str, size: int) -> bool:
-        """Return whether a content is kept; one that a power cut left short is not."""
+        """Return whether a content is stored; one that a power cut truncated is not."""
         try:
             return os.stat(self._place(digest)).st_size == size
         except FileNotFoundError:
             return False
 
     def put(self, content: bytes) -> str:
-        """Keep a content; its name."""
+        """Store a content; return its name."""
         digest = digest_of(content)
         if not self.has(digest, len(content)):
             place = self._place(digest)
@@ -52,7 +52,7 @@ class Objects:
         return digest
 
     def get(self, digest: str) -> bytes | None:
-        """A content by its name; None when it is not there, or is damaged."""
+        """Return a content by its name; None when it is missing or damaged."""
         try:
             content = Path(self._place(digest)).read_bytes()
         except FileNotFoundError:
@@ -60,7 +60,7 @@ class Objects:
         return content if digest_of(content) == digest else None
 
     def prune(self, needed: Collection[str]) -> int:
-        """Remove what is not needed, unless somebody writes just now; how many objects went."""
+        """Remove objects that are not needed, unless a writer is active; return the number removed."""
         if not self._path.is_dir():
             return 0
         gone = 0
@@ -80,5 +80,5 @@ class Objects:
 
 
 def digest_of(content: bytes) -> str:
-    """The name of a content."""
+    """Return the name of a content."""
     return hashlib.blake2b(content, digest_size=20).hexdigest()

@@ -1,7 +1,7 @@
-"""A working directory as of one instant: which files it has, kept by their content, and which of them differ now.
+"""Snapshots of a working directory: its files, stored by content, and the differences from the directory now.
 
-Small files that belong to a run are kept; how the status of each was when it was read is remembered beside, as git's
-index does, so that an unchanged file is read once and not with every run.
+Small files that belong to a run are stored. An index records the status of each when it was read, as git's does, so
+that an unchanged file is read once and not with every run.
 """
 
 import json
@@ -21,7 +21,7 @@ MOST_FILES = 5_000
 MOST_LOOKED_AT = 20_000
 MOST_IN_ONE = 1_000  # a directory with more entries is data
 MOST_FILE_BYTES = 10 * 1024**2
-RACY_NS = 2_000_000_000  # a file may change again within the tick of a file system's clock, and look the same
+RACY_NS = 2_000_000_000  # a file may change twice within one tick of the file system's clock without a different status
 
 # fmt: off
 SOURCES = frozenset(
@@ -37,7 +37,7 @@ SOURCES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A kept file, by its path below the working directory."""
+    """A stored file, by its path below the working directory."""
 
     path: str
     digest: str
@@ -46,13 +46,13 @@ class File:
 
     @property
     def is_source(self) -> bool:
-        """Return whether people write it and no program does: by its ending, or because it can be executed."""
+        """Return whether people rather than programs write the file: by its extension, or because it is executable."""
         return self.executable or os.path.splitext(self.path)[1].lower() in SOURCES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The kept files, and those that were left out for their size or number, by path."""
+    """The stored files, and the paths left out because of their size or number."""
 
     files: tuple[File, ...]
     left_out: tuple[str, ...] = ()
@@ -62,24 +62,24 @@ class Snapshot:
         return sum(file.size for file in self.files)
 
     def text(self) -> bytes:
-        """As an object."""
+        """Serialize the snapshot as an object."""
         rows = [[file.path, file.digest, file.size, int(file.executable)] for file in self.files]
         return json.dumps({"files": rows, "left_out": self.left_out}, separators=(",", ":")).encode()
 
 
 def read_snapshot(content: bytes) -> Snapshot:
-    """The snapshot that an object holds."""
+    """Deserialize a snapshot."""
     told = json.loads(content)
     files = tuple(File(path, digest, size, bool(executable)) for path, digest, size, executable in told["files"])
     return Snapshot(files=files, left_out=tuple(told["left_out"]))
 
 
 class Unfit(Exception):
-    """Nothing of a directory is kept; the sentence says why."""
+    """A directory of which nothing is stored; the message gives the reason."""
 
 
 class Index:
-    """Statuses and digests of one directory's files, as they were when they were last read."""
+    """Statuses and digests of one directory's files as of their last read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -91,10 +91,10 @@ class Index:
             self._known = told["files"]
             self.ignored = Ignored(told["ignored"])
         except (OSError, ValueError, KeyError, TypeError):
-            self._is_changed = True  # none yet, or one that a power cut left short
+            self._is_changed = True  # no index yet, or one that a power cut truncated
 
     def digest(self, path: str, status: os.stat_result, read: Callable[[], bytes]) -> str:
-        """The digest of a file with this status, read only when it may be another than before."""
+        """Return the digest of a file with this status, reading it only when it may have changed."""
         sign = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         known = self._known.get(path)
         if known is not None and known[:4] == sign and known[5]:
@@ -109,7 +109,7 @@ class Index:
         return digest
 
     def keep(self, paths: Iterable[str]) -> None:
-        """Write down what is known of these paths; losing it costs reading them again."""
+        """Write the entries of these paths; losing them costs reading the files again."""
         if not self._is_changed and not self.ignored.is_changed:
             return
         known = {path: self._known[path] for path in paths if path in self._known}
@@ -124,19 +124,19 @@ class Index:
 
 
 def take(directory: Path, objects: Objects | None, index: Index, *, without: Path) -> Snapshot:
-    """Keep the files of a directory.
+    """Store the files of a directory.
 
     Args:
-        objects: Where they are kept; None to look only, and to write nothing.
+        objects: The store of contents; None to write nothing.
         without: A directory below it whose files are not the user's.
 
     Raises:
-        Unfit: It is no project, or too large for one.
+        Unfit: The directory is not a project, or too large.
     """
     if (problem := no_project(directory)) is not None:
         raise Unfit(problem)
     if os.path.abspath(directory) == os.path.abspath(without):
-        # Reading the database by another way than its own would also take the supervisor's locks on it away.
+        # Opening and closing the database's files would also release the supervisor's locks on them.
         raise Unfit(f"{directory} is the state directory of Fairlead")
     found: list[tuple[str, os.stat_result]] = []
     left_out: list[str] = []
@@ -175,7 +175,7 @@ def take(directory: Path, objects: Objects | None, index: Index, *, without: Pat
 
 
 def no_project(directory: Path) -> str | None:
-    """Tell why the files of a directory are never kept, whatever they are; None when they may be."""
+    """Return the reason why the files of a directory are never stored; None when they may be."""
     home = Path(os.path.expanduser("~"))
     if directory == home or directory in home.parents:
         return f"{directory} is or holds a home directory; give the run a directory of its own"
@@ -190,14 +190,14 @@ def edited(
     named: str = "",
     was_running: Callable[[float], bool] = lambda _: False,
 ) -> tuple[str, ...]:
-    """The kept files that people have changed or removed since.
+    """Return the stored files that people have changed or removed since.
 
-    A file that a program may have written itself, such as a table of results, counts only where it lies beside sources
-    and changed while nothing ran there.
+    A file that a program may have written itself, such as a table of results, counts only if it lies beside sources and
+    changed while nothing ran there.
 
     Args:
-        named: The command; a file that it names is a source, whatever its ending.
-        was_running: Whether a run was going in the directory at a Unix time.
+        named: The command; a file that it names is a source, whatever its extension.
+        was_running: Returns whether a run was active in the directory at a Unix time.
     """
     with_sources = {os.path.dirname(file.path) for file in snapshot.files if file.is_source}
     changed = []
@@ -220,7 +220,7 @@ def edited(
 
 
 def differing(snapshot: Snapshot, directory: Path, index: Index) -> tuple[str, ...]:
-    """All kept files that are other or gone now, whoever wrote them."""
+    """Return all stored files that have changed or are gone, whatever changed them."""
     changed = []
     for file in snapshot.files:
         path = f"{directory}/{file.path}"

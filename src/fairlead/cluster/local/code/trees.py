@@ -1,8 +1,8 @@
-"""A directory of an attempt's own, in which edited files are as they were submitted and all else is the live directory.
+"""An attempt's own directory, where edited files have their submitted content and everything else is the live one.
 
-Sources are copies, in real directories; whatever else there is, later files too, is linked to. So what a program writes
-lands where it always did, but for new files beside sources: those are moved there when the attempt is over. Every step
-can be done again after a kill.
+Sources are copies, in real directories; everything else, later files included, is linked. So a program writes to the
+same places as before, except for new files beside sources, which are moved to the working directory when the attempt is
+over. Every step can be repeated after a kill.
 """
 
 import filecmp
@@ -17,16 +17,16 @@ from fairlead.cluster.local.code.snapshots import File
 from fairlead.frozen import dataclass
 from fairlead.runtime.podfiles import write_json
 
-CACHE = "__pycache__"  # shared with the live directory, compiled files would be taken for those of other sources
+CACHE = "__pycache__"  # excluded: compiled files of the live directory would be taken for those of the tree
 
 
 class Damaged(Exception):
-    """A content that was kept cannot be read any more."""
+    """A stored content cannot be read any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The end of a tree: paths that were moved into the working directory, and those that are still in the tree."""
+    """The outcome of settling a tree: paths moved into the working directory, and paths left in the tree."""
 
     workdir: Path
     moved: tuple[str, ...]
@@ -34,17 +34,17 @@ class Settled:
 
 
 def build(tree: Path, workdir: Path, files: Iterable[File], objects: Objects) -> None:
-    """Make the tree, whole or not at all.
+    """Build the tree atomically.
 
     Args:
-        files: Those that are to be as they were submitted.
+        files: Files that get their submitted content.
 
     Raises:
-        Damaged: One of them is not kept any more.
+        Damaged: The content of one of them is no longer stored.
     """
     files = tuple(files)
     part = tree.with_name(f"{tree.name}.part")
-    for earlier in (part, tree):  # of one that was killed before anything could start there
+    for earlier in (part, tree):  # remains of a build that was killed before anything could start there
         shutil.rmtree(earlier, ignore_errors=True)
     copies = {file.path: file for file in files}
     own = {""} | {str(parent) for path in copies for parent in Path(path).parents if str(parent) != "."}
@@ -69,9 +69,10 @@ def build(tree: Path, workdir: Path, files: Iterable[File], objects: Objects) ->
 
 
 def settle(tree: Path) -> Settled | None:
-    """Move what an attempt has made into its working directory; None when there is nothing to settle.
+    """Move what an attempt wrote into its working directory; return None when there is nothing to settle.
 
-    What is there by another name's right stays in the tree, without the copies and links. No process may run in it.
+    Files that conflict with others there stay in the tree; copies and links are removed. No process may run in the
+    tree.
     """
     try:
         about = json.loads(_about(tree).read_bytes())
@@ -103,7 +104,7 @@ class _Moving:
         self._copies: dict[str, str] = copies
 
     def directory(self, below: str) -> None:
-        """See to everything in a directory of the tree, which goes when nothing is left in it."""
+        """Settle everything in a directory of the tree, and remove the directory if it is empty then."""
         for name in sorted(os.listdir(self.tree / below)):
             self._entry(os.path.join(below, name))
         if below and not os.listdir(self.tree / below):
@@ -128,7 +129,7 @@ class _Moving:
         elif digest_of(here.read_bytes()) == self._copies[path] or _is_same(here, live):
             here.unlink()
         elif live.is_file() and digest_of(live.read_bytes()) == self._copies[path]:
-            self._replace(path)  # nobody has edited it, so the program's own change of it counts
+            self._replace(path)  # the live file is unedited, so the program's own change counts
         else:
             self.left.append(path)
 
@@ -137,7 +138,7 @@ class _Moving:
         if _is_same(here, live):
             here.unlink()  # a kill came between the two steps of an earlier move
         elif path in self._links and not here.is_dir() and not live.is_dir():
-            self._replace(path)  # the program wrote it anew, as it would have the file that the link led to
+            self._replace(path)  # the program replaced the link by a file, as it would the linked file
         elif os.path.lexists(live) or not live.parent.is_dir():
             self.left.append(path)
         else:
@@ -157,7 +158,7 @@ class _Moving:
                 else:
                     shutil.copy2(here, beside, follow_symlinks=False)
                 beside.rename(live)
-            except OSError:  # no room, or not ours to write
+            except OSError:  # no room, or no permission to write
                 self.left.append(path)
                 return
             if here.is_dir() and not here.is_symlink():
@@ -168,7 +169,7 @@ class _Moving:
 
 
 def _is_same(here: Path, live: Path) -> bool:
-    """Return whether both are regular files of the same content."""
+    """Return whether both are regular files with the same content."""
     if here.is_symlink() or live.is_symlink() or not here.is_file() or not live.is_file():
         return False
     return filecmp.cmp(here, live, shallow=False)
