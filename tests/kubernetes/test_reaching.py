@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -97,6 +98,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
             made.request("POST", "/api/v1/namespaces/default/pods", content)
         for index in range(2):
             until_phase(made, f"/api/v1/namespaces/default/pods/train-0-{index}", "Running")
+        for rank in range(2):  # a pod runs before its rank does, and a rank before it listens
+            until(partial(_listens, made, rank), f"a port of rank {rank}")
         yield made
 
 
@@ -119,6 +122,11 @@ def fairlead(
     )
     assert b"internal error" not in ended.stderr, ended.stderr
     return ended
+
+
+def _listens(cluster: RealCluster, rank: int) -> bool:
+    asking = python("import socket; [socket.create_connection(('127.0.0.1', port), 5) for port in (8000, 8001)]")
+    return fairlead(cluster, "exec", "train", "--rank", str(rank), *asking).returncode == 0
 
 
 def python(code: str) -> tuple[str, ...]:
