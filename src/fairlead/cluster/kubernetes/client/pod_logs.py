@@ -1,7 +1,7 @@
-"""The output of a run's ranks: the logs of its pods' containers, and what the operator kept of pods that are gone.
+"""The output of a run's ranks: the logs of its pods' containers, and the output kept of deleted pods.
 
-kubelet puts the time before each line and the pod's shim the rank: ``2026-01-31T12:00:00.5Z 3| text``, with ``!`` for
-standard error. A pod's log is there as long as its object and its node are.
+kubelet writes the time before each line, and the pod's shim the rank: ``2026-01-31T12:00:00.5Z 3| text``, with ``!``
+for standard error. A pod's log exists as long as its object and its node.
 """
 
 import heapq
@@ -26,23 +26,23 @@ from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
 LOOK_S = 2.0
-LOOK_SOON_S = 0.2  # where somebody waits for the output before an event
+LOOK_SOON_S = 0.2  # while a reader waits for output before an event
 STREAM_S = 0.1
-"""What kubelet has read is here by then."""
+"""Seconds after which output that kubelet has read has arrived here."""
 RETRY_S = 1.0
 SILENT_S = 300.0
-"""A program may say nothing for long; the connection is then made anew."""
+"""Seconds of silence after which the connection is opened again; a program may be silent for long."""
 DRAIN_S = 5.0
 MOST_STREAMS = 128
 NUM_READERS = 16
 MOST_TAIL = 200_000
-BEGINNING_BYTES = 64 * 1024  # in which there are counts, if there are any
+BEGINNING_BYTES = 64 * 1024  # which contain counts, if there are any
 KUBELET = "the node's kubelet keeps the newest file of a log (containerLogMaxSize, 10Mi where nobody set it)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedPod:
-    """A pod that has, or will have, a log; that of one container."""
+    """A pod that has, or will have, a log, with the container of that log."""
 
     name: str
     container: str
@@ -54,15 +54,14 @@ class LoggedPod:
 
 @dataclass(slots=True, kw_only=True)
 class Mark:
-    """A position in a pod's log: nanoseconds of the last line read, and how many lines have just that time."""
+    """A position in a pod's log: nanoseconds of the last line read, and the number of lines with exactly that time."""
 
     at_ns: int = -1
     count: int = 0
     skipped: int = 0
 
     def is_new(self, at_ns: int) -> bool:
-        """Return whether a line goes beyond; kubelet starts again at a whole second, with lines that were read
-        before."""
+        """Return whether a line is new; kubelet resumes at a whole second, with lines that were already read."""
         if at_ns < self.at_ns:
             return False
         if at_ns == self.at_ns:
@@ -76,7 +75,7 @@ class Mark:
         return True
 
     def again(self) -> str | None:
-        """``sinceTime`` to go on from; None for the beginning."""
+        """Return the ``sinceTime`` at which to resume; None for the beginning."""
         self.skipped = 0
         if self.at_ns < 0:
             return None
@@ -87,9 +86,9 @@ class PodLogs:
     """The logs of one run.
 
     Args:
-        query: Which lines.
-        store: Where all output of pods that are gone is; None where nobody keeps it.
-        since: From when the run has been there, a Unix time.
+        query: The lines to return.
+        store: Store of the output of deleted pods; None if there is none.
+        since: Creation time of the run in Unix seconds.
     """
 
     def __init__(
@@ -112,11 +111,11 @@ class PodLogs:
         self._marks: dict[str, Mark] = {}
         self._gaps: dict[str, Gaps] = {}
         self._gone: dict[Place, str] = {}
-        self._passed: set[str] = set()  # pods before those in which the last lines are
+        self._passed: set[str] = set()  # pods of attempts before the one with the last lines
         self._largest = 0
 
     def all(self) -> Iterator[LogLine]:
-        """Yield what there is now, by starts and time; a start is read when it is its turn."""
+        """Yield the present lines by attempt and time; an attempt is read when it is its turn."""
         pods, kept = self._places()
         attempts = sorted({place[0] for place in (*pods, *kept)})
         if self._query.tail is not None:
@@ -126,7 +125,7 @@ class PodLogs:
             yield from heapq.merge(*self._of(attempt, pods, kept, None), key=_at)
 
     def dropped(self) -> tuple[Dropped, ...]:
-        """List what is missing, as far as the beginnings of logs tell."""
+        """Return the missing lines, as far as the beginnings of logs show them."""
         pods, kept = self._places()
         found: list[Dropped] = []
         for (attempt, _), text in ((place, text) for place, text in kept.items() if place not in pods):
@@ -138,9 +137,9 @@ class PodLogs:
         return tuple(found)
 
     def follow(self, over: Callable[[], bool], watermark: Watermark | None = None) -> Iterator[LogLine]:
-        """Yield what there is, and then what comes, until ``over`` and everything is read."""
+        """Yield the present lines and then new ones, until ``over`` is true and everything is read."""
         yield from self.all()
-        # A number among the lines: all that was there at this Unix time has been read.
+        # A number among the lines: all output present at this Unix time has been read.
         lines: SimpleQueue[LogLine | float] = SimpleQueue()
         readers: dict[str, threading.Thread] = {name: threading.Thread() for name in self._passed}
         stopping = threading.Event()
@@ -151,7 +150,7 @@ class PodLogs:
                 is_wanted = watermark is not None and watermark.wanted > looked_at
                 if time.time() - looked_at > (LOOK_SOON_S if is_wanted else LOOK_S):
                     looked_at = time.time()
-                    # Asked before the pods are: what they have said by then is read before the end.
+                    # Evaluated before the pods are listed, so that output written by then is read before the end.
                     over_at = looked_at if over_at is None and (over() or self._is_past(looked_at)) else over_at
                     pods = [pod for pod in self._pods() if pod.has_started]
                     ended = [pod.name for pod in pods if pod.is_over]
@@ -184,7 +183,7 @@ class PodLogs:
         lines: "SimpleQueue[LogLine | float]",
         stopping: threading.Event,
     ) -> None:
-        """A reader for each pod that has none, and whose log may have grown since it was read whole."""
+        """Start a reader for each pod without one whose log may have grown since it was read."""
         for pod in pods:
             if pod.name in readers:
                 continue
@@ -217,7 +216,7 @@ class PodLogs:
                         if stopping.is_set():
                             return
             except Unreachable:
-                # Silence or a broken connection: go on from where it was.
+                # Silence or a broken connection: resume at the mark.
                 is_last = False
             except ApiError as error:
                 if error.status == 404:
@@ -237,13 +236,13 @@ class PodLogs:
             return False
 
     def _places(self) -> tuple[dict[Place, LoggedPod], dict[Place, str]]:
-        """Pods that have a log, and what is kept of pods, by attempt and index."""
+        """Return the pods that have a log, and the output kept of pods, by attempt and index."""
         pods = {(pod.attempt, pod.index): pod for pod in self._pods() if pod.has_started}
         kept = self._kept(pods)
         return pods, {place: text for place, text in kept.items() if self._is_wanted(*place)}
 
     def _kept(self, pods: Mapping[Place, LoggedPod]) -> dict[Place, str]:
-        """Read what is kept of pods, by attempt and index: the operator's last lines, or all that a store has."""
+        """Return the kept output of pods, by attempt and index: the operator's last lines, or all lines of a store."""
         kept = kept_lines(self._client, self._namespace, self._uid)
         if self._store is None:
             return kept
@@ -255,13 +254,13 @@ class PodLogs:
             note = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S.%fZ} -| fairlead: {error}\n"
             first = next((place for place in sorted(kept) if place not in pods), None)
             return kept if first is None else {**kept, first: kept[first].rstrip("\n") + "\n" + note}
-        # What the store has is whole; of what it has not, the last lines are there.
+        # The store's output is complete; for pods that it does not have, the last lines are used.
         return {**kept, **{place: text for place, text in told.items() if place not in pods}}
 
     def _of(
         self, attempt: int, pods: Mapping[Place, LoggedPod], kept: Mapping[Place, str], tail: int | None
     ) -> list[Iterator[LogLine]]:
-        """The lines of each pod of a start; only the last ones, or more of them, where a number is given."""
+        """Return the lines of each pod of an attempt; with a number at least that many of the last ones."""
         there = [pod for place, pod in pods.items() if place[0] == attempt]
         found: list[Iterator[LogLine]] = []
         self._largest = 0
@@ -288,12 +287,12 @@ class PodLogs:
     def _last(
         self, newest_first: list[int], pods: Mapping[Place, LoggedPod], kept: Mapping[Place, str], tail: int
     ) -> list[LogLine]:
-        """The last lines of what there is, in their order."""
+        """Return the last of the present lines, in order."""
         found: list[LogLine] = []
         for number, attempt in enumerate(newest_first):
             asked = tail
             while True:
-                # Lines that are not asked for, and counts, may be among them.
+                # Unwanted lines and counts may be among them.
                 lines = heapq.merge(*self._of(attempt, pods, kept, asked if asked < MOST_TAIL else None), key=_at)
                 last = deque(lines, maxlen=tail - len(found))
                 if len(last) == tail - len(found) or asked >= MOST_TAIL or self._largest < asked:
@@ -307,7 +306,7 @@ class PodLogs:
         return found
 
     def _text(self, pod: LoggedPod, tail: int | None) -> str | LogLine:
-        """A pod's log or its end; a line that says so when it cannot be read."""
+        """Return a pod's log or its end; a line with the reason if it cannot be read."""
         query = self._common(pod) if tail is None else {**self._common(pod), "tailLines": str(tail)}
         try:
             text = self._client.text(f"{self._path}/{pod.name}/log", query)
@@ -325,11 +324,11 @@ class PodLogs:
             return self._client.text(
                 f"{self._path}/{pod.name}/log", {**_query(pod), "limitBytes": str(BEGINNING_BYTES)}
             )
-        except ClusterError:  # its node is gone, or we may not look: nothing can be told
+        except ClusterError:  # its node is gone, or the right is missing: nothing is known
             return ""
 
     def _rest(self) -> Iterator[LogLine]:
-        """Yield what was kept of pods that went while they were followed."""
+        """Yield the kept output of pods that were deleted while they were followed."""
         if not self._gone:
             return
         for place, text in kept_lines(self._client, self._namespace, self._uid).items():
@@ -349,21 +348,21 @@ class PodLogs:
         return (line for line in lines if self._query.is_wanted(line))
 
     def _new(self, raws: Iterable[str], attempt: int, mark: Mark) -> Iterator[LogLine]:
-        """Lines that were not read before, those of counts too."""
+        """Yield lines that were not read before, including counts."""
         for raw in raws:
             parsed = parse(raw, attempt)
             if parsed is not None:
                 if mark.is_new(parsed[0]):
                     yield parsed[1]
             elif raw:
-                # kubelet's own words, such as that a file is gone.
+                # kubelet's own messages, such as that a file is gone.
                 yield replace(_note(attempt, raw), at=max(0.0, mark.at_ns / 1e9) or time.time())
 
     def _is_past(self, now: float) -> bool:
         return self._query.until is not None and now > self._query.until
 
     def _pods(self) -> list[LoggedPod]:
-        """The pods that may have what is wanted, in order."""
+        """Return the pods that may have wanted lines, in order."""
         content = self._client.items(self._path, {"labelSelector": f"{names.RUN_UID}={self._uid}"})
         pods = sorted((_logged(each) for each in content), key=lambda pod: (pod.attempt, pod.index))
         return [pod for pod in pods if self._is_wanted(pod.attempt, pod.index)]
