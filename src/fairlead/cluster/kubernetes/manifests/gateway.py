@@ -1,7 +1,7 @@
-"""The gateways of endpoints: a Deployment that tenants' requests go through, in a namespace with nothing else in it.
+"""The gateways of endpoints: a Deployment for tenants' requests, in a namespace of its own.
 
-Its account may watch the routes there and write ConfigMaps there, and nothing anywhere else. The operator's account may
-read and write ConfigMaps there too, in which the two tell each other everything.
+Its account may watch the routes and write ConfigMaps in that namespace, and has no other rights. The operator's account
+may read and write ConfigMaps there too, through which the two communicate.
 """
 
 from typing import Any
@@ -25,16 +25,16 @@ GATEWAY_PORT = 8700
 PORT = 80
 REPLICAS = 2
 LEAVE_S = 5
-"""So long a gateway that is to go answers on: as nobody is told of it any more."""
+"""Seconds for which a stopping gateway continues to answer, until no client routes to it any more."""
 GRACE_S = 60
 _SELECTOR = {"app.kubernetes.io/name": GATEWAY}
 
 
 def render_gateway(image: str, operator_namespace: str, user: int, replicas: int = REPLICAS) -> list[dict[str, Any]]:
-    """Everything that the gateways are made of, their namespace first.
+    """Render all objects of the gateways, their namespace first.
 
     Args:
-        operator_namespace: Of the operator's account.
+        operator_namespace: Namespace of the operator's account.
         user: Numeric user and group that they run as.
     """
     operator = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": operator_namespace}
@@ -69,7 +69,7 @@ def _namespace() -> dict[str, Any]:
 
 
 def _service() -> dict[str, Any]:
-    """All endpoints by their paths, as an Ingress asks for them: /NAMESPACE/NAME/."""
+    """Render the Service of all endpoints by path, as used by an Ingress: /NAMESPACE/NAME/."""
     ports = [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}]
     spec = {"selector": _SELECTOR, "ports": ports, "type": "ClusterIP"}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(), "spec": spec}
@@ -85,7 +85,7 @@ def _disruption_budget() -> dict[str, Any]:
 
 
 def _network_policy() -> dict[str, Any]:
-    """In: requests. Out: replicas, names, and the API server, whose address no policy can name."""
+    """Allow ingress for requests, and egress to replicas, DNS and API server, whose address no policy can name."""
     dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -117,7 +117,7 @@ def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
         "env": [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()],
         "ports": [{"name": "http", "containerPort": GATEWAY_PORT}],
         "livenessProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 10, "failureThreshold": 6},
-        # Without routes it does not listen.
+        # It does not listen before it has routes.
         "startupProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 1, "failureThreshold": 86_400},
         "readinessProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 1, "failureThreshold": 3},
         "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
@@ -142,7 +142,7 @@ def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": _SELECTOR},
-            # One more before one goes, so that there are never fewer.
+            # A new pod starts before an old one stops, so that there are never fewer.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": {"metadata": {"labels": metadata["labels"]}, "spec": pod},
         },
