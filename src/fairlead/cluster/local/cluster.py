@@ -434,7 +434,7 @@ class LocalCluster:
         return self.store.models(name)
 
     def add_model(self, given: "ModelVersion") -> "tuple[ModelVersion, bool]":
-        """Store a new version, whose content already exists; return it, with False if it was known already."""
+        """Store a new version, whose content already exists, or update the same one that is there."""
         return self.store.add_model(given)
 
     def remove_model(self, version: "ModelVersion") -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, MODELS
-from fairlead.cluster.model_versions import is_same
+from fairlead.cluster.model_versions import is_same, updated
 from fairlead.errors import Conflict, NotFound
 from fairlead.specs.goal import Goal
 from fairlead.state.models import Content, ModelVersion
@@ -39,7 +39,8 @@ def add_version(client: Client, namespace: str, given: ModelVersion) -> tuple[Mo
     def decide(data: Mapping[str, str]) -> tuple[tuple[ModelVersion, bool], _Changes]:
         for each in _versions(data, given.name):
             if is_same(each, given):
-                return (each, False), {}
+                known = updated(each, given)
+                return (known, False), {} if known == each else {_key(known): _written(known)}
         made = replace(given, version=int(data.get(given.name, "0")) + 1, stage=None)
         changes = {given.name: str(made.version), _key(made): _written(made)}
         if sum(map(len, data.values())) + sum(map(len, changes.values())) > MOST_BYTES:

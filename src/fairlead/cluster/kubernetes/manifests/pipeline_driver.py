@@ -18,7 +18,7 @@ from fairlead.runtime.places import is_url
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.packing import packed
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.pipeline import DRIVER, WATCH_VARIABLE, Drift, Pipeline, map_runs
+from fairlead.specs.pipeline import DRIVER, WATCH_VARIABLE, Pipeline, map_runs
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import ENV_VALUE, Launch, Training
 from fairlead.specs.workload import PIPELINE_VARIABLE
@@ -124,21 +124,29 @@ def _standing(pipeline: Pipeline) -> Pipeline:
         ),
         grace_s=1.0,
     )
-    problem = None if on.drift is None else _drift_problem(on.drift, watch)
-    if problem is not None:
+    problems = [_unseen(f"on.data: {each}", each, "data", "no change", watch) for each in on.data]
+    if on.drift is not None:
+        seen = on.drift.data
+        problems.append(_unseen(f"on.drift.data: {seen}", seen, "drift", "no row that is appended", watch))
+    for problem in filter(None, problems):
         raise InvalidSpec((f"{pipeline.name}: {problem}",))
     digest = hashlib.sha256(repr(watch).encode("utf-8", "surrogatepass")).hexdigest()[:HASH]
     return replace(pipeline, watch=replace(watch, labels={**watch.labels, WATCHES: digest}))
 
 
-def _drift_problem(drift: Drift, watch: Training) -> str | None:
-    """Return why appended rows are not visible to the pod that watches them; None if they are."""
-    if is_url(drift.data) or mount_at(watch, drift.data.removeprefix("file://"), to_write=False) is not None:
+def _unseen(what: str, place: str, looks_for: str, change: str, watch: Training) -> str | None:
+    """Return why changed data is not visible to the pod that watches it; None if it is.
+
+    Args:
+        what: The key and its value, for the message.
+        change: What the pod would never see.
+    """
+    if is_url(place) or mount_at(watch, place.removeprefix("file://"), to_write=False) is not None:
         return None
     return (
-        f"on.drift.data: {drift.data} is on no volume of the pipeline, so that the pod that looks for drift would see "
-        "no row that is appended; give a URL such as s3://bucket/seen.csv, or a file on a volume that `kubernetes` "
-        "mounts, such as a PersistentVolumeClaim."
+        f"{what} is on no volume of the pipeline, so that the pod that looks for {looks_for} would see {change}; "
+        "give a URL such as s3://bucket/seen.csv, or a path on a volume that `kubernetes` mounts, such as a "
+        "PersistentVolumeClaim."
     )
 
 
