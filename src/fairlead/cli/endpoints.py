@@ -51,7 +51,8 @@ def _proxy_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str,
     """Return the proxy, and the reason if it does not route the endpoint's requests; None without a proxy."""
     if not isinstance(cluster, LocalCluster):
         return None
-    from fairlead.cluster.local.gateway_proxy import HAPROXY, told  # here and not above: few machines have one
+    from fairlead.cluster.local.gateway_proxy import told  # here and not above: few machines have one
+    from fairlead.gateway.proxying.programs import HAPROXY
     from fairlead.policy.serving.routes import public_names
 
     found = told(cluster.home)

@@ -20,6 +20,7 @@ from fairlead.cluster.kubernetes.manifests.roles import (
     render_role_binding,
 )
 from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, MANAGED_BY, MANAGER
+from fairlead.gateway.proxying.programs import PYTHON
 
 GATEWAY_PORT = 8700
 PORT = 80
@@ -30,12 +31,15 @@ GRACE_S = 60
 _SELECTOR = {"app.kubernetes.io/name": GATEWAY}
 
 
-def render_gateway(image: str, operator_namespace: str, user: int, replicas: int = REPLICAS) -> list[dict[str, Any]]:
+def render_gateway(
+    image: str, operator_namespace: str, user: int, replicas: int = REPLICAS, proxy: str = PYTHON
+) -> list[dict[str, Any]]:
     """Render all objects of the gateways, their namespace first.
 
     Args:
         operator_namespace: Namespace of the operator's account.
         user: Numeric user and group that they run as.
+        proxy: Program that takes requests to replicas; the image has it.
     """
     operator = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": operator_namespace}
     account = {"kind": "ServiceAccount", "name": GATEWAY, "namespace": GATEWAY_NAMESPACE}
@@ -51,7 +55,7 @@ def render_gateway(image: str, operator_namespace: str, user: int, replicas: int
         _network_policy(),
         _disruption_budget(),
         _service(),
-        _deployment(image, user, replicas),
+        _deployment(image, user, replicas, proxy),
     ]
 
 
@@ -104,7 +108,7 @@ def _network_policy() -> dict[str, Any]:
     }
 
 
-def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
+def _deployment(image: str, user: int, replicas: int, proxy: str) -> dict[str, Any]:
     paths = {
         "POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_NAMESPACE": "metadata.namespace",
         "POD_IP": "status.podIP",
@@ -113,7 +117,10 @@ def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
         "name": "gateway",
         "image": image,
         "command": ["python3", "-m", "fairlead.gateway.in_cluster"],
-        "args": ["--directory", "/tmp/gateway", "--port", str(GATEWAY_PORT), "--grace", str(GRACE_S - LEAVE_S - 5)],
+        "args": [
+            "--directory", "/tmp/gateway", "--port", str(GATEWAY_PORT), "--grace", str(GRACE_S - LEAVE_S - 5),
+            *(() if proxy == PYTHON else ("--proxy", proxy)),
+        ],
         "env": [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()],
         "ports": [{"name": "http", "containerPort": GATEWAY_PORT}],
         "livenessProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 10, "failureThreshold": 6},
@@ -124,7 +131,7 @@ def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
         "lifecycle": {"preStop": {"exec": {"command": ["python3", "-c", f"import time; time.sleep({LEAVE_S})"]}}},
         "securityContext": container_security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-    }
+    }  # fmt: skip
     pod = {
         "serviceAccountName": GATEWAY,
         "enableServiceLinks": False,

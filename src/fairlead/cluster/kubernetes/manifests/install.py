@@ -18,6 +18,7 @@ from fairlead.cluster.kubernetes.manifests.roles import (
 )
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 from fairlead.frozen import dataclass
+from fairlead.gateway.proxying.programs import PYTHON
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.specs.quantities import format_duration
 
@@ -44,6 +45,7 @@ class InstallSettings:
         ledger: Storage of the usage and costs of runs.
         page: Also serve the web page in the cluster.
         gateways: Number of gateways of endpoints; 0 for none.
+        gateway_proxy: Program that takes their requests to replicas.
         partitions: Allow the operator to cordon and label nodes, to change their GPU partitions.
         extras: Further objects, applied after all others.
     """
@@ -60,6 +62,7 @@ class InstallSettings:
     ledger: LedgerStorage = NO_LEDGER
     page: bool = False
     gateways: int = 0
+    gateway_proxy: str = PYTHON
     partitions: bool = False
     extras: tuple[dict[str, Any], ...] = ()
 
@@ -85,7 +88,7 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
 
 
 def _gateways(settings: InstallSettings) -> list[dict[str, Any]]:
-    return render_gateway(settings.image, settings.namespace, USER, settings.gateways)
+    return render_gateway(settings.image, settings.namespace, USER, settings.gateways, settings.gateway_proxy)
 
 
 def _page(settings: InstallSettings) -> list[dict[str, Any]]:
