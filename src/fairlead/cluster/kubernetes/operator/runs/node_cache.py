@@ -42,7 +42,7 @@ class SlicedNodes:
 
     @property
     def has_any(self) -> bool:
-        """Whether any node has slices."""
+        """Return whether any node has slices."""
         return bool(self._slices)
 
     def slices_of(self, node: str) -> tuple[SliceObject, ...]:

@@ -97,7 +97,7 @@ class TeamKeeper:
 
     @property
     def is_synced(self) -> bool:
-        """Whether everything was listed once."""
+        """Return whether everything was listed once."""
         return self._view.teams.is_synced and all(cache.is_synced for cache in self._owned.values())
 
     def start(self) -> None:
