@@ -260,7 +260,7 @@ class LedgerKeeper:
         """Return the days whose costs may have changed since the last call, including today."""
         today = day_of(milliseconds(now))
         with self._lock:
-            # The last seconds of a day are still to be counted at the next call.
+            # Today is included again at the next call, for its last seconds.
             days, self._touched_days = self._touched_days, {today}
         return days | {today}
 

@@ -164,7 +164,7 @@ class PlaceholderController:
         gpu = run.spec.resources.gpu
         device = None if gpu is None else self._device(gpu)
         labels = [] if gpu is None or gpu.model is None else gpu_labels(self._autoscalers.pools, gpu.model)
-        # Nodes are requested for the run only once its deadline requires on-demand nodes.
+        # With `spot: auto` nodes are requested only once the deadline requires on-demand ones.
         shunned = () if run.spec.capacity.spot and not run.spec.capacity.auto else spot_labels(self._autoscalers.pools)
         most = run.spec.capacity.max_price
         pod = render_placeholder(
