@@ -33,6 +33,10 @@ RETRY_S = 1.0
 SILENT_S = 300.0
 """Seconds of silence after which the connection is opened again; a program may be silent for long."""
 DRAIN_S = 5.0
+KEPT_S = 10.0
+"""Seconds within which the operator has kept the output of a pod that is gone, however busy it is."""
+REST_S = 3.0
+"""Seconds that a follower waits for that at the end."""
 MOST_STREAMS = 128
 NUM_READERS = 16
 MOST_TAIL = 200_000
@@ -109,9 +113,14 @@ class PodLogs:
         self._store, self._since = store, since
         self._indexes = None if query.ranks is None else {rank // ranks_per_pod for rank in query.ranks}
         self._marks: dict[str, Mark] = {}
+        self._names: dict[Place, str] = {}  # of the pods that were read
         self._gaps: dict[str, Gaps] = {}
         self._gone: dict[Place, str] = {}
         self._passed: set[str] = set()  # pods of attempts before the one with the last lines
+        self._oldest = 0  # the attempt with the first of the last lines
+        self._found_kept: set[Place] = set()
+        self._kept_marks: dict[Place, Mark] = {}  # of output that was kept of pods never read here
+        self._missed_at: dict[int, float] = {}  # when an attempt was noticed of which nothing had been read
         self._largest = 0
 
     def all(self) -> Iterator[LogLine]:
@@ -136,8 +145,18 @@ class PodLogs:
                 found.extend(_first_gap(text.split("\n"), pod.attempt, KUBELET))
         return tuple(found)
 
-    def follow(self, over: Callable[[], bool], watermark: Watermark | None = None) -> Iterator[LogLine]:
-        """Yield the present lines and then new ones, until ``over`` is true and everything is read."""
+    def follow(
+        self,
+        over: Callable[[], bool],
+        watermark: Watermark | None = None,
+        num_started: Callable[[], int] = lambda: 0,
+    ) -> Iterator[LogLine]:
+        """Yield the present lines and then new ones, until ``over`` is true and everything is read.
+
+        Args:
+            num_started: Returns how many attempts of the run have started, once it is final; 0 before. The output of
+                one whose pods came and went unseen is awaited for a short time.
+        """
         yield from self.all()
         # A number among the lines: all output present at this Unix time has been read.
         lines: SimpleQueue[LogLine | float] = SimpleQueue()
@@ -152,7 +171,9 @@ class PodLogs:
                     looked_at = time.time()
                     # Evaluated before the pods are listed, so that output written by then is read before the end.
                     over_at = looked_at if over_at is None and (over() or self._is_past(looked_at)) else over_at
-                    pods = [pod for pod in self._pods() if pod.has_started]
+                    listed = self._pods()
+                    yield from self._missed(listed, looked_at)
+                    pods = [pod for pod in listed if pod.has_started]
                     ended = [pod.name for pod in pods if pod.is_over]
                     self._begin(pods, readers, lines, stopping)
                 is_read = not any(readers[name].is_alive() for name in ended if name in readers)
@@ -165,6 +186,8 @@ class PodLogs:
                     late = [name for name, reader in readers.items() if reader.is_alive()]
                     if over_at is not None and (not late or time.time() - over_at > DRAIN_S):
                         yield from self._rest()
+                        if time.time() - over_at < REST_S and (self._unread(num_started()) or self._is_kept_awaited()):
+                            continue
                         if over() and late:
                             yield _note(0, f"the end of the output of {', '.join(late[:3])} could not be read in time")
                         return
@@ -193,12 +216,14 @@ class PodLogs:
                     text = f"only {MOST_STREAMS} pods are followed at once; choose one with --rank"
                     lines.put(_note(pod.attempt, text))
                 return
+            self._marks.setdefault(pod.name, Mark())
+            self._names[pod.attempt, pod.index] = pod.name
             reader = threading.Thread(target=self._stream, args=(pod, lines, stopping), daemon=True)
             readers[pod.name] = reader
             reader.start()
 
     def _stream(self, pod: LoggedPod, lines: "SimpleQueue[LogLine | float]", stopping: threading.Event) -> None:
-        mark = self._marks.setdefault(pod.name, Mark())
+        mark = self._marks[pod.name]
         gaps = self._gaps.setdefault(pod.name, Gaps(pod.attempt, KUBELET, whole=self._query.since is None))
         while not stopping.is_set():
             query = {**self._common(pod), "follow": "true"}
@@ -275,13 +300,15 @@ class PodLogs:
                 unread.append(place)
                 continue
             mark = self._marks[pod.name] = Mark()
+            self._names[place] = pod.name
             is_whole = self._query.since is None and (tail is None or text.count("\n") < tail)
             gaps = self._gaps[pod.name] = Gaps(attempt, KUBELET, whole=is_whole)
             found.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark))))
         for place, text in kept.items():
             if place[0] == attempt and (place not in pods or place in unread):
                 gaps = Gaps(attempt, kept_why(text), whole=True)
-                found.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, Mark()))))
+                mark = self._kept_marks[place] = Mark()
+                found.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark))))
         return found
 
     def _last(
@@ -302,6 +329,7 @@ class PodLogs:
             if len(found) >= tail:
                 older = set(newest_first[number + 1 :])
                 self._passed = {pod.name for pod in pods.values() if pod.attempt in older}
+                self._oldest = attempt
                 break
         return found
 
@@ -327,17 +355,41 @@ class PodLogs:
         except ClusterError:  # its node is gone, or the right is missing: nothing is known
             return ""
 
-    def _rest(self) -> Iterator[LogLine]:
-        """Yield the kept output of pods that were deleted while they were followed."""
-        if not self._gone:
-            return
-        for place, text in kept_lines(self._client, self._namespace, self._uid).items():
-            name = self._gone.get(place)
-            if name is not None:
+    def _missed(self, listed: Iterable[LoggedPod], now: float) -> Iterator[LogLine]:
+        """Yield the kept output of attempts that are over, and whose pods came and went between two looks."""
+        newest = max((pod.attempt for pod in listed), default=0)
+        unread = self._unread(newest)
+        for attempt in unread:
+            self._missed_at.setdefault(attempt, now)
+        if any(now - self._missed_at[attempt] < KEPT_S for attempt in unread):
+            yield from self._rest(before=newest)
+
+    def _unread(self, num_attempts: int) -> list[int]:
+        """Return the attempts, of so many, of which nothing was read."""
+        read = {place[0] for place in (*self._names, *self._kept_marks)}
+        wanted = self._query.attempt
+        return [each for each in range(self._oldest, num_attempts) if each not in read and wanted in (None, each)]
+
+    def _is_kept_awaited(self) -> bool:
+        """Return whether the output of a pod that went while it was read is not kept yet."""
+        return not self._found_kept.issuperset(self._gone)
+
+    def _rest(self, before: int | None = None) -> Iterator[LogLine]:
+        """Yield the unread kept output of pods that are gone; only of attempts before a number, if one is given."""
+        present = {(pod.attempt, pod.index): pod for pod in self._pods()}
+        for place, text in sorted(self._kept(present).items()):
+            attempt, name = place[0], self._gone.get(place)
+            self._found_kept.add(place)
+            is_passed = attempt < self._oldest or (before is not None and attempt >= before)
+            if is_passed or not self._is_wanted(*place) or (name is None and place in self._names):
+                continue
+            if name is None or place in self._kept_marks:
+                mark = self._kept_marks.setdefault(place, Mark())
+            else:
                 mark = self._marks.setdefault(name, Mark())
-                mark.again()
-                gaps = self._gaps.setdefault(name, Gaps(place[0], kept_why(text), whole=True))
-                yield from self._wanted(gaps.told(self._new(text.split("\n"), place[0], mark)))
+            mark.again()
+            gaps = self._gaps.setdefault(name or f"{place}", Gaps(attempt, kept_why(text), whole=True))
+            yield from self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark)))
 
     def _common(self, pod: LoggedPod) -> dict[str, str]:
         if self._query.since is None:

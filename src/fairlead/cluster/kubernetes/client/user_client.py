@@ -503,7 +503,15 @@ class UserClient:
             except NotFound:
                 return True
 
-        return logs.follow(over, watermark)
+        def num_started() -> int:
+            try:
+                status = self.get(uid).status
+            except NotFound:
+                return 0
+            has_run = status.started_at is not None or status.program_failures > 0 or status.phase is Phase.SUCCEEDED
+            return (status.attempt + 1 if has_run else status.attempt) if status.phase.is_final else 0
+
+        return logs.follow(over, watermark, num_started)
 
     def series(self, uid: str) -> Mapping[str, tuple[Point, ...]]:
         """Return the metrics from existing pods' reporters; empty if the user may not read these."""
