@@ -37,6 +37,7 @@ WARNING_CODES = frozenset(
         Code.NODES_NOT_COMING,
         Code.CANNOT_FIT,
         Code.START_DELAYED,
+        Code.END_UNCONFIRMED,
         Code.DEADLINE_EXCEEDED,
         Code.CHECKPOINT_LATE,
         Code.INTENT_UNKNOWN,
