@@ -1,4 +1,4 @@
-"""Compiles modules for the processes that a benchmark starts, as any installation does."""
+"""Compiled modules for the processes that a benchmark starts: any installation has them."""
 
 import os
 import sys

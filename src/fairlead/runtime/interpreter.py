@@ -1,6 +1,6 @@
-"""Writes this Python's version and packages as JSON: `python interpreter.py FILE`.
+"""Says which Python this is and which packages it has: `python interpreter.py FILE` writes that as JSON.
 
-Standard library only, Python 3.9 or newer. It is started beside a program and runs at the lowest priority.
+Standard library only, any Python from 3.9 on; started beside a program, so that it gives way to everything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_PACKAGES = 2_000
 
 def main() -> None:
     os.nice(19)
-    # The program does not import from the directory of this file.
+    # Where this file lies is no place that the program imports from.
     sys.path.pop(0)
     from importlib.metadata import distributions
 

@@ -1,1 +1,1 @@
-"""First directory on the PYTHONPATH of an interpreter that becomes a launcher, or whose stacks can be requested."""
+"""Stands first on PYTHONPATH of an interpreter that is to be a launcher, or whose stacks may be asked for."""

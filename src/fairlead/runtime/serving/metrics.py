@@ -1,4 +1,5 @@
-"""Prometheus metrics of a replica, named like vLLM's with `fairlead:` for `vllm:`, so that rules and dashboards fit."""
+"""Metrics of a replica for Prometheus, under vLLM's names with `fairlead:` for `vllm:`, so that rules and boards
+fit."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Metrics:
-    """Counters and histograms of one server, in a separate registry.
+    """Counters and histograms of one server, in a registry of its own.
 
     Args:
         model: Value of the label `model_name`.
-        running: Returns the number of requests that are being computed.
-        waiting: Returns the number of waiting requests.
+        running: Returns the requests that are computed now.
+        waiting: Returns the requests that wait now.
     """
 
     def __init__(self, model: str, *, running: Callable[[], int], waiting: Callable[[], int]) -> None:
@@ -49,9 +50,9 @@ class Metrics:
         self._model = model
 
     def count(self, route: str, status: int) -> None:
-        """Count a response."""
+        """Count an answer."""
         self._requests.labels(self._model, route, str(status)).inc()
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus's text format."""
+        """Return all of it in Prometheus's text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""Downloads a model from an object store to the machine that serves it, so that a predictor reads local files."""
+"""Brings a model from an object store to the machine that serves it, so that a predictor reads files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fairlead.runtime.serving.predictor import Unusable
 
 
 def brought(model: str, directory: str | None) -> str:
-    """Return a local path of a model, downloaded if needed.
+    """Return a path of this machine that holds a model.
 
     Args:
-        model: A path, which is returned as it is, or the URL of an object or of all objects below it.
-        directory: Parent of the directory created for it; None for the system's temporary directory.
+        model: A path, which stays as it is, or the URL of an object or of all objects below it.
+        directory: Where a directory for it is made; None for the system's temporary one.
 
     Raises:
-        Unusable: The model cannot be fetched, or is a checkpoint that differs from what was saved.
+        Unusable: It cannot be fetched, or a checkpoint is not what was saved.
     """
     if not is_url(model):
         return model

@@ -1,27 +1,26 @@
-"""Errors that a client gets instead of a result. Code below a route raises them; the HTTP server sends them.
+"""Problems that a client gets instead of a result. Raised below a route, turned into an answer by the HTTP server.
 
 Problem
-  BadRequest      400, a mistake of the client; the message has the value, the rule and the remedy
+  BadRequest      400, the client's mistake; the message says what was given, the rule, and how to mend it
   NotFound        404, another model, version or route
-  WrongMethod     405, a route that does not support this method; names the supported one
-  TooSlow         408, a body that did not arrive in time
+  WrongMethod     405, a route that does not know this method; says which it knows
   TooLarge        413, a body beyond the limit
-  TooManyWaiting  429, the queue is full; has the time after which to retry
-  Unavailable     503, not loaded yet, or shutting down
-  PredictFailed   500, the predictor raised an error, or returned an invalid result
+  TooManyWaiting  429, the queue is full; says when to come again
+  Unavailable     503, not loaded yet, or about to end
+  PredictFailed   500, the predictor raised, or gave what is no result
 """
 
 from __future__ import annotations
 
 
 class Problem(Exception):
-    """A response that is not a result.
+    """An answer that is no result.
 
     Attributes:
         status: The HTTP status.
-        retry_after_s: Whole seconds after which to retry; None if a retry is useless.
-        allow: The methods that the route supports, if the request used another.
-        code: OpenAI's error type.
+        retry_after_s: Whole seconds after which it makes sense to try again; None if it does not.
+        allow: The methods that a route knows, where another was asked for.
+        code: OpenAI's word for it.
     """
 
     status = 500
@@ -34,7 +33,7 @@ class Problem(Exception):
 
 
 class BadRequest(Problem):
-    """A mistake of the client."""
+    """A mistake of the client's."""
 
     status = 400
     code = "invalid_request_error"
@@ -48,14 +47,14 @@ class NotFound(Problem):
 
 
 class WrongMethod(Problem):
-    """A route that does not support this method."""
+    """A route that does not know this method."""
 
     status = 405
     code = "invalid_request_error"
 
 
 class TooSlow(Problem):
-    """A body that did not arrive in time."""
+    """A body that took too long to come."""
 
     status = 408
     code = "invalid_request_error"
@@ -76,11 +75,11 @@ class TooManyWaiting(Problem):
 
 
 class PredictFailed(Problem):
-    """The predictor raised an error, or returned an invalid result."""
+    """The predictor raised, or what it gave is no result."""
 
 
 class Unavailable(Problem):
-    """Not loaded yet, or shutting down."""
+    """Not loaded yet, or about to end."""
 
     status = 503
     code = "service_unavailable_error"

@@ -1,4 +1,4 @@
-"""Authenticates to an API server: with tokens, which are renewed, and with exec plugins."""
+"""Proves who we are to an API server: tokens that are renewed, and plugins that are asked for them."""
 
 import base64
 import json
@@ -14,37 +14,37 @@ from typing import Any, Protocol
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
-# A kubelet renews a token after 80 % of its hour; client-go reads the file once a minute.
+# A kubelet renews a token at 80 % of its hour; client-go looks at the file once a minute.
 REREAD_S = 60.0
-# A plugin may open a browser and wait for the user.
+# A plugin may open a browser and wait for a person.
 PLUGIN_TIMEOUT_S = 300.0
-# Margin so that a token does not expire in transit.
+# So that a token does not run out on its way.
 EARLY_S = 30.0
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
 class Credentials(Protocol):
-    """The source of the identity. Thread-safe."""
+    """The source of the identity. Safe to use from several threads."""
 
     def authorization(self) -> str | None:
-        """Return the current value of the header ``Authorization``; None for no header.
+        """Value of the header ``Authorization`` now; None for none.
 
         Raises:
-            ClusterError: The credentials cannot be obtained.
+            ClusterError: The credentials cannot be had.
         """
         ...
 
     def certificate(self) -> tuple[bytes, bytes] | None:
-        """Return the PEM of a client certificate and its key that came with the credentials."""
+        """PEM of a client certificate and key that came with the credentials."""
         ...
 
     def reject(self) -> bool:
-        """Discard cached credentials that the server refused; return whether new ones may differ."""
+        """The server refused them: forget what was kept. Whether asking again may bring others."""
         ...
 
 
 class Anonymous:
-    """No credentials; the user is anonymous, or named by a client certificate."""
+    """Nobody, or somebody whom a client certificate names."""
 
     def authorization(self) -> str | None:
         return None
@@ -67,7 +67,7 @@ class FixedToken(Anonymous):
 
 
 class Basic(Anonymous):
-    """A name and a password, as required by some proxies in front of an API server."""
+    """A name and a password, as some proxies in front of an API server want."""
 
     def __init__(self, username: str, password: str) -> None:
         self._header = "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
@@ -77,7 +77,7 @@ class Basic(Anonymous):
 
 
 class TokenFile(Anonymous):
-    """A bearer token in a file that another process renews."""
+    """A bearer token in a file that somebody renews."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -145,7 +145,7 @@ class ExecPlugin:
     def _ask(self) -> _Answer:
         content = self._content
         command = str(content.get("command") or "")
-        # A command with a slash is relative to its file; any other is searched for on the PATH.
+        # A command with a slash is relative to its file; another is looked for on the PATH.
         path = str((self._directory / command).resolve()) if os.sep in command else shutil.which(command)
         if path is None:
             hint = content.get("installHint")

@@ -1,4 +1,4 @@
-"""Checks a cluster from a user's view: problems that would block runs there, and their remedies."""
+"""A look at a cluster from a user's place: what would get in the way of runs there, and what to do about it."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from fairlead.errors import ClusterError
 
 OLDEST = (1, 31)
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-# The rights that each command needs on the API server.
+# What each command asks of the API server, with the role that has it.
 COMMANDS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "status, events, attach": (("get", "trainings", GROUP), ("list", "trainings", GROUP)),
     "logs": (("get", "pods/log", ""), ("list", "pods", "")),
@@ -29,10 +29,10 @@ COMMANDS: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 def check(client: Client, version: str) -> list[Finding]:
-    """Run all checks, from the connection to the engines; if the connection fails, only that one.
+    """Everything, from the connection to the engines; nothing after the first when that one fails.
 
     Args:
-        version: Version of this Fairlead, with which the installed one is compared.
+        version: Ours, with which what is installed is compared.
     """
     context, namespace = client.access.context, client.access.namespace
     try:
@@ -54,7 +54,7 @@ def check(client: Client, version: str) -> list[Finding]:
 
 
 def _guarded(read: Callable[[], list[Finding]]) -> list[Finding]:
-    """Run one check; a failure to read becomes a finding and does not prevent the other checks."""
+    """A part that cannot be read does not keep the others from being told."""
     try:
         return read()
     except ClusterError as error:
@@ -143,7 +143,8 @@ def _served_kinds(client: Client, install: str) -> Finding:
 
 
 def _is_same(there: Object, wanted: Object) -> bool:
-    """Return whether the API server has this version's schema, in full or without the rules that cost too much."""
+    """Return whether the API server holds the schema that we would apply, in full or without the rules that cost too
+    much."""
     schema = there["spec"]["versions"][0]["schema"]
     return any(each["spec"]["versions"][0]["schema"] == schema for each in (wanted, with_fewer_rules(wanted)))
 
@@ -189,7 +190,7 @@ def _read(client: Client) -> Found:
 
 
 def _list(client: Client, path: str) -> list[Object] | None:
-    """Return the objects of a list; None if they may not be read."""
+    """The objects of a list; None when they may not be read."""
     try:
         return list(client.items(path))
     except ApiError as error:
@@ -199,5 +200,5 @@ def _list(client: Client, path: str) -> list[Object] | None:
 
 
 def _word(user: str) -> str:
-    """Return a user's name with characters that a label allows, at most 40."""
+    """Keep of a user's name what a label may hold."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in user.lower()).strip("-")[:40]

@@ -1,4 +1,5 @@
-"""Measures the resource usage of runs' pods: by the metrics API, and for GPUs by DCGM's exporter on their nodes."""
+"""Measures what the pods of runs use: by the metrics API if it is served, and for GPUs by DCGM's exporter on their
+nodes."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ PHASES = {"Running": PodPhase.RUNNING, "Pending": PodPhase.STARTING}
 
 
 def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
-    """Measure the current usage of the pods of a namespace's runs, or of one run.
+    """Measure what the pods of a namespace's runs, or of one of them, use now.
 
     Raises:
         ClusterError: The pods themselves cannot be read.
@@ -45,9 +46,9 @@ def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
 
 
 def gpus_of_pods(found: Iterable[Sample], namespace: str) -> dict[str, tuple[GpuUsage, ...]]:
-    """Return the GPUs of each pod of a namespace, as an exporter reports them.
+    """Pods of a namespace to the GPUs that an exporter says they hold.
 
-    For a GPU that pods share by time slicing, the exporter names only one pod.
+    Of a GPU that pods share in time the exporter names one pod only.
     """
     values: dict[str, dict[tuple[str, str], dict[str, float]]] = {}
     for sample in found:
@@ -117,7 +118,7 @@ def _gpus(client: Client, namespace: str, nodes: set[str]) -> tuple[dict[str, tu
 
 
 def _ask(client: Client, pod: Object) -> tuple[str, str]:
-    """Query an exporter; return its text, or the reason why there is none."""
+    """Ask an exporter; tell why it says nothing."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{EXPORTER_PORT}/proxy/metrics"
     try:

@@ -1,4 +1,4 @@
-"""Finds the volume of a run that contains a directory of its pods."""
+"""Finds the volume of a run on which a directory of its pods lies."""
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -8,20 +8,21 @@ from fairlead.specs.overlay import RANKS
 from fairlead.specs.training import Training
 
 FLEETING = frozenset({"emptyDir", "ephemeral", "configMap", "secret"})
-"""Kinds of volumes that end with their pod, or that pods cannot write to."""
+"""Volumes that end with their pod, or that pods cannot write to."""
 
 
 def volume_at(spec: Training, path: str) -> str | None:
-    """Return the spec's volume that contains a directory of its pods; None if it would end with the pod."""
+    """The volume of the spec on which a directory of its pods lies; None when it would end with the pod."""
     found = mount_at(spec, path)
     return None if found is None else str(found[0]["name"])
 
 
 def mount_at(spec: Training, path: str, *, to_write: bool = True) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Return the mount that contains a directory of a spec's pods, and its volume; None if it would end with the pod.
+    """The mount of the spec on which a directory of its pods lies, and its volume; None when it would end with the
+    pod.
 
     Args:
-        to_write: Ignore mounts that are read-only.
+        to_write: A mount that can only be read is none.
     """
     pod: dict[str, Any] = spec.kubernetes.pod.get("spec") or {}
     lasting = {

@@ -1,1 +1,1 @@
-"""Requests nodes from the cluster's autoscaler, by placeholder pods."""
+"""Asks the cluster's autoscaler for nodes, by placeholder pods."""

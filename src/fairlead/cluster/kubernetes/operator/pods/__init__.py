@@ -1,1 +1,1 @@
-"""Creates the pods of gangs and reports their state."""
+"""Makes the pods of gangs real and tells what became of them."""

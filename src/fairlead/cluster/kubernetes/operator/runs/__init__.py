@@ -1,1 +1,1 @@
-"""The state of runs: their records, the watched pods and nodes, and the kept logs."""
+"""Keeps what is true of runs: their records, the pods and nodes that watches tell of, what remains of logs."""

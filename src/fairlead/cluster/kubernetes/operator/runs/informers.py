@@ -1,6 +1,6 @@
-"""Keeps the state of the cluster by watches: nodes, DaemonSets, everyone's pods, our runs, and teams.
+"""Keeps, by watches, what is true on the cluster: nodes, DaemonSets, pods of everybody, our runs, and teams.
 
-It also holds how pods ended whose objects are gone, until that is in their run's status.
+Beside the caches it holds how pods ended whose objects are gone, until that is in their run's status.
 """
 
 import logging
@@ -46,14 +46,14 @@ TRAININGS = f"/apis/{API_VERSION}/trainings"
 TEAMS = f"/apis/{API_VERSION}/teams"
 PODS, DAEMONS = "/api/v1/pods", "/apis/apps/v1/daemonsets"
 SYNC_S = 60.0
-# An API server that has just started refuses everyone until it has read its roles, so only lasting refusals count.
+# An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
 REFUSED_S = 15.0
 Member = tuple[str, int, int]  # run, attempt, index
 TeamObject = KindObject[Team]
 
 
 class Informers:
-    """The caches and the state derived from them. Thread-safe."""
+    """The caches and what follows from them. Safe to use from several threads."""
 
     def __init__(self, client: Client, *, idle_s: float = IDLE_S) -> None:
         self.client = client
@@ -94,7 +94,7 @@ class Informers:
 
     @property
     def caches(self) -> tuple[Cache[Any], ...]:
-        """All caches."""
+        """All of them."""
         return (
             *self.slice_caches,
             self.nodes,
@@ -107,30 +107,30 @@ class Informers:
 
     @property
     def slice_caches(self) -> tuple[Cache[Any], ...]:
-        """The caches of GPUs in ResourceSlices; none if pods cannot request these."""
+        """Those of the GPUs that drivers offer; none where pods cannot request these."""
         return self.nodes.sliced.caches if self._has_slices else ()
 
     def cache_of(self, kind: str) -> Cache[AnyObject]:
-        """Return the cache of a kind of workload."""
+        """The cache of a kind of workloads."""
         parents = self.parents.get(kind)
         return self.leaves[kind] if parents is None else parents
 
     def runs(self) -> list[TrainingObject]:
-        """Return the objects of workloads with pods, of all kinds."""
+        """The objects of workloads with pods, of all kinds."""
         return [each for cache in self.leaves.values() for each in cache.all()]
 
     def workload_objects(self) -> list[AnyObject]:
-        """Return the objects of workloads of all kinds."""
+        """The objects of workloads of all kinds."""
         return [*self.runs(), *(each for cache in self.parents.values() for each in cache.all())]
 
     def start(self) -> None:
-        """Start the watches, and return when everything is listed once.
+        """Begin to watch, and return when everything is there once.
 
         Raises:
-            ClusterError: The cluster cannot be reached, or lacks Fairlead's kinds.
+            ClusterError: The cluster cannot be reached, or does not know our kinds.
         """
         self._await_version()
-        # A run is considered only with its pods, so they are listed before it.
+        # A run is looked at only with its pods, so they are there before it is.
         for cache in self.caches:
             cache.start()
         begun = time.monotonic()
@@ -150,10 +150,10 @@ class Informers:
             time.sleep(0.02)
 
     def look_for_slices(self) -> None:
-        """Determine whether GPUs in ResourceSlices are to be watched.
+        """Find out whether drivers' GPUs are to be followed.
 
         Raises:
-            ClusterError: The API server does not answer.
+            ClusterError: The API server does not tell.
         """
         self._has_slices = are_offered(self.client)
 
@@ -181,18 +181,18 @@ class Informers:
             return self._epoch
 
     def wait(self, seen: int, timeout_s: float) -> None:
-        """Wait until something has changed since the epoch ``seen``, or the timeout has passed."""
+        """Return when something changed since the epoch ``seen``, or after the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._epoch != seen, timeout_s)
 
     def wake(self) -> None:
-        """Wake all threads that wait for changes."""
+        """Let those who wait look again."""
         with self._changed:
             self._epoch += 1
             self._changed.notify_all()
 
     def marks(self) -> Marks:
-        """Return marks for a new reader: the changes from now on, beginning with everything that exists."""
+        """For a reader of its own: what changes from now on, beginning with everything that is there."""
         marks = Marks()
         with self._lock:
             self._readers.append(marks)
@@ -200,44 +200,44 @@ class Informers:
         return marks
 
     def follow_teams(self, changed: Callable[[TeamObject], None]) -> None:
-        """Report each change of a team after ``start``; a deleted team is no longer in ``teams``."""
+        """From ``start`` on, tell of each change of a team; ``teams`` has it no more when it was deleted."""
         self._team_followers.append(changed)
 
     def find(self, uid: str) -> TrainingObject | None:
-        """Return the run of a uid."""
+        """The run of a uid."""
         with self._lock:
             kind, key = self._key_of.get(uid, ("", ""))
         return self.leaves[kind].get(key) if kind else None
 
     def find_parent(self, uid: str) -> AnyObject | None:
-        """Return the workload with children of a uid."""
+        """The workload with children of a uid."""
         with self._lock:
             kind, key = self._parent_keys.get(uid, ("", ""))
         return self.parents[kind].get(key) if kind else None
 
     def find_any(self, uid: str) -> AnyObject | None:
-        """Return the workload of a uid, with pods or with children."""
+        """The workload of a uid, with pods or with children."""
         return self.find(uid) or self.find_parent(uid)
 
     def children_of(self, uid: str) -> list[AnyObject]:
-        """Return the objects of a parent's children, in no order."""
+        """The objects of a parent's children, in no order."""
         with self._lock:
             uids = tuple(self._children.get(uid, ()))
         return [each for each in map(self.find_any, uids) if each is not None]
 
     def pods_of(self, uid: str) -> Mapping[str, PodObject]:
-        """Return the pods of a run by their keys."""
+        """The pods of a run by their keys."""
         with self._lock:
             pods, word = dict(self._index.of_run(uid)), self._last_heard.get(uid)
         return pods if word is None else {key: word.applied(pod) for key, pod in pods.items()}
 
     def pods_on(self, node: str) -> tuple[PodObject, ...]:
-        """Return the pods that count on a node: bound there and not over, of any owner."""
+        """The pods that count on a node: bound there and not over, whoever's."""
         with self._lock:
             return tuple(self._index.on_node(node).values())
 
     def claimed_on(self, node: str) -> tuple[Amounts, ...]:
-        """Return what ResourceClaims hold of the GPUs in a node's slices, beyond the requests of its pods."""
+        """Return what ResourceClaims hold of the GPUs in a node's slices, beyond what the pods that count request."""
         found: dict[Device, None] = {}
         for claim, devices in self.nodes.sliced.claims_on(node):
             pod = self.pods.get(claim.pod) if claim.pod else None
@@ -247,11 +247,11 @@ class Informers:
         return (Amounts(devices=((DRA, len(found)),)),) if found else ()
 
     def nodes_of(self, pods: Iterable[PodObject]) -> Mapping[str, NodeObject | None]:
-        """Return the nodes of pods, each looked up once; None for a node that is gone."""
+        """The nodes on which pods are, each looked up once; None for one that is not there any more."""
         return {name: self.nodes.get(name) for name in {pod.node for pod in pods} - {""}}
 
     def begin(self, member: Member) -> bool:
-        """Record that a pod is about to be created; return False if it is being created already."""
+        """Note that a pod is about to be created; False when somebody is at it."""
         with self._lock:
             if member in self._in_flight:
                 return False
@@ -259,16 +259,16 @@ class Informers:
             return True
 
     def finish(self, member: Member) -> None:
-        """Record that a creation has ended, successfully or not."""
+        """The creation is over, one way or the other."""
         with self._lock:
             self._in_flight.discard(member)
         self._mark(runs=(member[0],))
 
     def bury(self, pod: Pod, *, is_guess: bool = False) -> None:
-        """Record how a pod ended whose object is gone, or which was never created.
+        """Keep how a pod ended whose object is gone, or which never came to be.
 
         Args:
-            is_guess: The end was not observed, and an observation overrides it.
+            is_guess: Nobody has seen the end, and whoever has outweighs it.
         """
         with self._lock:
             over = self._over.setdefault(pod.workload_uid, {})
@@ -278,7 +278,7 @@ class Informers:
         self._mark(runs=(pod.workload_uid,))
 
     def members(self, found: TrainingObject) -> tuple[Pod, ...]:
-        """Return every member of the run's latest gang, whether its pod exists, will exist or is gone."""
+        """Every member of the run's latest gang, whether its pod is there yet, still, or not any more."""
         gang, run = found.state.gang, found.workload
         if gang is None or run is None:
             return ()
@@ -302,7 +302,7 @@ class Informers:
                 continue
             node = nodes.get(pod.node) if pod is not None else None
             coming = gang.created or index in in_flight
-            # The objects that each member was read from: of a thousand members few change between two looks.
+            # What it was seen from: of a thousand members few are seen anew at a look.
             basis = gang.attempt, pod, node, told_at, active_at, heard_at, coming
             known = kept.get(index)
             if known is None or known[0] != basis:
@@ -319,7 +319,7 @@ class Informers:
         return tuple(seen)
 
     def _engine_members(self, found: TrainingObject, gang: Gang, engine: Engine, ranks: int) -> tuple[Pod, ...]:
-        """Return the members of a gang whose pods an engine creates."""
+        """The members of a gang whose pods an engine makes."""
         uid, attempt, driver = found.uid, gang.attempt, driver_of(engine)
         objects = {pod.index: pod for pod in self.pods_of(uid).values() if pod.attempt == attempt}
         notices = {notice.pod_uid: notice.since for notice in found.state.notices}
@@ -351,31 +351,31 @@ class Informers:
         return explained(tuple(members), objects, driver, there)
 
     def look_again_at_node(self, name: str) -> None:
-        """Mark a node as changed."""
+        """Something else is known of a node now."""
         self._mark(nodes=(name,))
 
     def look_again(self, uid: str) -> None:
-        """Mark a run as changed."""
+        """Something else is known of a run now."""
         self._mark(runs=(uid,))
 
     def note_active(self, uid: str, at: float | None) -> None:
-        """Record that a run showed activity at ``at``."""
+        """A run was seen to do something at ``at``."""
         if at is not None and at > self._active.get(uid, 0.0):
             self._active[uid] = at
             self._mark(runs=(uid,))
 
     def note_heard(self, uid: str, at: float) -> None:
-        """Record that a run answered at ``at``."""
+        """A run answered at ``at``."""
         self._heard[uid] = at
         self._mark(runs=(uid,))
 
     def last_words(self, uid: str) -> Progress | None:
-        """Return the progress of a run as the ended pods of its latest attempt report it; None while they report
-        none."""
+        """Tell how far a run came, as the pods of its latest start tell that have ended; None while they tell
+        nothing."""
         return self._last_words[uid][1] if uid in self._last_words else None
 
     def note_last_word(self, uid: str, word: LastWord | None) -> None:
-        """Record the last message of kubelet on a pod of a run that has not started; None for none."""
+        """Note what a kubelet said last of a pod of a run that has not started; None for nothing."""
         if self._last_heard.get(uid) == word:
             return
         if word is None:
@@ -385,18 +385,18 @@ class Informers:
         self._mark(runs=(uid,))
 
     def over(self, uid: str) -> dict[str, Pod]:
-        """Return how the pods of a run ended whose objects are gone."""
+        """Tell how pods of a run ended whose objects are gone."""
         with self._lock:
             return dict(self._over.get(uid, {}))
 
     def _mark(self, *, runs: Iterable[str] = (), nodes: Iterable[str] = ()) -> None:
-        """Wake waiting threads and mark these as changed."""
+        """Let those who wait look again, at these."""
         for reader in self._readers:
             reader.add(runs=runs, nodes=nodes)
         self.wake()
 
     def _node_changed(self, before: NodeObject | None, after: NodeObject | None) -> None:
-        # kubelet's heartbeats change nothing that matters here.
+        # A kubelet's heartbeat changes nothing that matters here.
         if before is not None and after is not None and _essence(before) == _essence(after):
             return
         last = after or before
@@ -408,7 +408,7 @@ class Informers:
         self._mark(nodes=nodes)
 
     def _daemon_changed(self, before: DaemonObject | None, after: DaemonObject | None) -> None:
-        # A DaemonSet's status counts its pods, which are watched anyway.
+        # Its status counts its pods, which are watched anyway.
         if before is None or after is None or replace(before, version=0) != replace(after, version=0):
             self._mark(nodes=[node.key for node in self.nodes.all()])
 
@@ -432,7 +432,7 @@ class Informers:
             self._mark(runs=runs - {""}, nodes=nodes - {""})
 
     def _hear_out(self, pod: PodObject) -> None:
-        """Record the last report of a pod; the furthest progress counts, and of equal reports the first."""
+        """Take in the last words of a pod; those that came furthest count, and of these the first's."""
         progress = read_last_words(pod.ended or {})
         if progress is None or not pod.run_uid:
             return
@@ -442,7 +442,7 @@ class Informers:
             self._last_words[pod.run_uid] = rank, progress
 
     def _remember(self, pod: PodObject) -> None:
-        """Record how a pod of a current gang ended, now that its object is gone."""
+        """Keep how a pod of a current gang ended, now that its object is gone."""
         found = self.find(pod.run_uid)
         gang = found.state.gang if found is not None else None
         if found is None or found.workload is None or gang is None or gang.attempt != pod.attempt:
@@ -477,7 +477,7 @@ class Informers:
         self._mark(runs={each.uid for each in (before, after) if each is not None})
 
     def _note_child(self, before: AnyObject | None, after: AnyObject | None) -> None:
-        """Record the parent of an object."""
+        """Follow whose child an object is."""
         for each, is_there in ((before, False), (after, True)):
             parent = None if each is None or each.workload is None else each.workload.parent
             if each is None or parent is None:
@@ -509,7 +509,7 @@ class Informers:
                 self._key_of[after.uid] = (after.kind, after.key)
                 over, gang = self._over.get(after.uid), after.state.gang
                 if over and gang is not None:
-                    # What the status holds, and pods of earlier attempts, need not be kept here.
+                    # What the status holds, and what belongs to an earlier start, need not be kept here.
                     kept = {pod.uid for pod in after.state.ended}
                     self._over[after.uid] = {
                         uid: pod for uid, pod in over.items() if uid not in kept and pod.attempt >= gang.attempt
@@ -523,7 +523,7 @@ def trainings_path(namespace: str, name: str | None = None) -> str:
 
 
 def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None, coming: bool) -> Pod:
-    """Return a member that has no pod yet, and gets none if it was told to stop before its creation began."""
+    """A member that has no pod yet, and gets none when it was told to stop before its creation began."""
     cancelled = told_at is not None and not coming
     return Pod(
         uid=f"{run_uid}-{member.attempt}-{member.index}",
@@ -540,7 +540,7 @@ def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None
 
 
 def _is_same(one: PodObject, other: PodObject) -> bool:
-    """Return whether two versions of a pod are equal in all that is read here."""
+    """Return whether two versions of a pod tell the same, as after a word of its kubelet that is not looked at here."""
     return one == replace(other, version=one.version)
 
 

@@ -1,1 +1,1 @@
-"""Reconciles the objects of teams and pools."""
+"""Keeps the objects of teams and pools."""
