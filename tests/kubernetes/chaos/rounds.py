@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from fairlead.cluster.kubernetes.api.client import ApiError, Object
+from fairlead.cluster.kubernetes.api.client import ApiError, Object, Unreachable
 from fairlead.cluster.kubernetes.manifests import driver_bundle, runtime_bundle
 from fairlead.errors import NameTaken
 from fairlead.specs.overlay import overlay
@@ -235,8 +235,15 @@ class Round:
         ]
 
     def _await(self, is_so: Callable[[], bool], found: list[str]) -> None:
+        def is_seen_so() -> bool:
+            try:
+                return is_so()
+            except Unreachable as error:  # a busy machine; only that it lasts is wrong
+                found[:] = [str(error)]
+                return False
+
         try:
-            until(is_so, "calm", timeout_s=self.settle_s)
+            until(is_seen_so, "calm", timeout_s=self.settle_s)
         except AssertionError as error:
             raise AssertionError(self._story("\n".join(found))) from error
 
