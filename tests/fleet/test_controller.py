@@ -1,5 +1,6 @@
 """A fleet's controller over clusters that refuse, vanish and come back, and which itself may die at any call."""
 
+import itertools
 import threading
 import time
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.home import Home
-from fairlead.control.fleets.controller import FleetController
+from fairlead.control.fleets.controller import NOTE_S, FleetController
 from fairlead.control.fleets.journal import FleetJournal, names
 from fairlead.errors import Conflict, NotFound
 from fairlead.specs.fleet import Member
@@ -95,6 +96,27 @@ def test_a_cluster_out_of_reach_keeps_its_runs_and_nothing_runs_twice(tmp_path: 
     fleet.world.out_of_reach.clear()
     fleet.until(fleet.is_over)
     assert fleet.world.done["one"] == list(range(1, 31))
+
+
+def test_a_note_on_a_cluster_is_written_when_there_is_news_or_it_is_old(tmp_path: Path, files: Path) -> None:
+    fleet = make_fleet(tmp_path / "state")
+    fleet.submit("one", files, steps=10_000, expected_duration_s=100_000.0)
+    fleet.round()
+    first = fleet.journal.clusters()["home"]
+    written = [first.at]
+    for _ in range(200):
+        fleet.round()
+        at = fleet.journal.clusters()["home"].at
+        if at != written[-1]:
+            written.append(at)
+    assert len(written) > 1
+    assert all(later - earlier >= NOTE_S for earlier, later in itertools.pairwise(written))
+    fleet.world.out_of_reach.add("home")
+    fleet.round()
+    fleet.round()
+    now = fleet.journal.clusters()["home"]
+    assert now.trouble is not None
+    assert now.since > written[-1]
 
 
 def test_a_cluster_that_hangs_holds_up_the_others_once(tmp_path: Path, files: Path) -> None:

@@ -10,7 +10,7 @@ from fairlead.state.snapshot import AnyWorkload, Workload
 
 
 class RunName(click.ParamType[str]):
-    """A run's name, alone or as TEAM/NAME, its uid, or a prefix of its uid."""
+    """A run's name, alone or as TEAM/NAME, its uid, or the first four or more characters of its uid."""
 
     name = "name"
 

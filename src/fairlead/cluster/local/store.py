@@ -720,7 +720,10 @@ class Store:
         return row is not None and bool(row[0])
 
     def named(self, name: str, team: str | None = None) -> Workload[Any] | None:
-        """Return the newest workload of that name, uid or unique prefix of a uid."""
+        """Return the workload of a name, or of a uid or a unique prefix of one, of at least four characters.
+
+        Of several of a name it is the newest that has not ended, or else the newest of all.
+        """
         with self._translated():
             by_name = self._db.execute(
                 f"SELECT {WORKLOAD} FROM workloads WHERE name = ? AND (?2 IS NULL OR team = ?2) "

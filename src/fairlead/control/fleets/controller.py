@@ -40,6 +40,8 @@ LABEL = "fleet-run"
 """Label that identifies a copy in its cluster by the uid of the run in the fleet."""
 
 ROUND_S = 2.0
+# A note without news is written anew after this time, so that a reader knows until when a controller was there.
+NOTE_S = 60.0
 # A cluster that has not answered within this time counts as unreachable in this round.
 VISIT_S = 15.0
 
@@ -94,7 +96,9 @@ class FleetController:
         if self._ended is None:
             self._ended = self._journal.ended()
         changed = decide_fleet(FleetSnapshot(runs=(*self._ended, *runs), seen=seen), fleet, now)
-        self._journal.record(changed, self._note(seen, now), now)
+        notes = self._note(seen, now)
+        if changed or notes:
+            self._journal.record(changed, notes, now)
         if any(run.stage is Stage.ENDED for run in changed):
             self._ended = None
         for run in changed:
@@ -111,7 +115,7 @@ class FleetController:
         return {name: visitor.await_answer(deadline) for name, visitor in self._visitors.items()}
 
     def _note(self, seen: Mapping[str, ClusterSeen], now: float) -> dict[str, ClusterNote]:
-        """Return notes on the clusters to record, and log changes of reachability."""
+        """Return the notes on clusters that are news, or as old as `NOTE_S`, and log changes of reachability."""
         changed = {}
         for name, there in seen.items():
             before = self._notes.get(name)
@@ -120,8 +124,9 @@ class FleetController:
                 log.info(
                     "%s %s", name, "answers again" if there.trouble is None else f"is out of reach: {there.trouble}"
                 )
-            note = ClusterNote(at=now, trouble=there.trouble, since=now if is_news or before is None else before.since)
-            self._notes[name] = changed[name] = note
+            if is_news or before is None or before.trouble != there.trouble or now - before.at >= NOTE_S:
+                since = now if is_news or before is None else before.since
+                self._notes[name] = changed[name] = ClusterNote(at=now, trouble=there.trouble, since=since)
         return changed
 
 

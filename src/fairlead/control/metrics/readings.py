@@ -29,7 +29,7 @@ class RunUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """A device as NVML reports it; None for values it does not report.
+    """A device as NVML, or a DCGM exporter on Kubernetes, reports it; None for values it does not report.
 
     Attributes:
         utilization: Share of the last sample period in which it was busy, from 0 to 1.
