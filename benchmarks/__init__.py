@@ -1,1 +1,1 @@
-"""Measurements, each one command: ours beside the peer's; ``--json`` for programs. Never part of the test suite."""
+"""Benchmarks, one command each: Fairlead beside its peers; ``--json`` for programs. Never part of the test suite."""

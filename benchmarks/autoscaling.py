@@ -1,16 +1,16 @@
-"""Share of requests in time of several services on one budget of replicas, by the rule that scales them.
+"""Share of requests served in time, of several services that share a budget of replicas, by autoscaling policy.
 
     python -m benchmarks.autoscaling --data DIR --replicas 16,24,32 --policies fairlead,hpa,keda,aiad,fairshare [--json]
 
-DIR holds faro/arrivals*.jsonl (a line a minute: `ts`, and `counts` of the requests of each service). A minute of c
-requests begins with one, with exponential gaps of mean 60 / c seconds. Each policy runs as published services work
-(`gate` false) and behind a gate that refuses what would be late (`gate` true).
+DIR holds faro/arrivals*.jsonl (a line per minute: `ts`, and `counts` of the requests of each service). The c requests
+of a minute arrive at its beginning and then after exponential gaps of mean 60 / c seconds. Each policy runs as
+published services work (`gate` false) and behind a gate that refuses requests that would be late (`gate` true).
 
-A service has one proxy (FIFO, passed by requests and replies), a queue that drops what finds more than 50 waiting, and
-replicas taken in turn, with at most 4 requests each, that serve one at a time. It starts with one and keeps one.
-A further replica serves after 35 s, after 3 s where its service gave it up less than 30 s ago; until then its place is
-taken. Orders come every 10 s; a service whose order is under way takes none. Attainment is the share of requests within
-720 ms, dropped and refused ones being late, by service and minute of arrival, then the mean of these.
+A service has one proxy (FIFO, passed by requests and replies), a queue that drops requests when more than 50 wait, and
+replicas used in turn, with at most 4 requests each, that serve one at a time. It starts with one and keeps one.
+A new replica serves after 35 s, or after 3 s if its service released it less than 30 s ago; until then it counts
+against the budget. Decisions come every 10 s; a service with a pending change takes none. Attainment is the share of
+requests within 720 ms, counting dropped and refused ones as late, by service and minute of arrival, averaged.
 """
 
 import argparse

@@ -1,11 +1,12 @@
-"""Own machines first, the rest to the cloud: what the cloud costs at the average wait that is allowed.
+"""Own machines first, the rest in the cloud: the cost of the cloud at the allowed average wait.
 
     python -m benchmarks.burst --data DIR [--json]
 
 DIR holds load*.csv (job, arrival_h, runtime_h, gpus) and published.csv (load, policy, cloud_cost_usd, average_wait_h)
-of Starburst's setting (Luo et al., USENIX ATC 2024): 4 nodes of 8 GPUs, $2.50 for a GPU hour in the cloud, where a job
-starts at once. The wait that is allowed on average is that of the published policies at that load. `no-wait` sends away
-what does not start at once. `within 2x` knows run times within a factor of two, drawn; its row is the mean of five.
+of Starburst's setting (Luo et al., USENIX ATC 2024): 4 nodes of 8 GPUs, $2.50 per GPU hour in the cloud, where a job
+starts at once. The allowed average wait is that of the published policies at that load. `no-wait` sends every job that
+cannot start at once to the cloud. `within 2x` knows run times within a random factor of two; its row is the mean of
+five runs.
 """
 
 import argparse

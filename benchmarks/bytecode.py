@@ -1,4 +1,4 @@
-"""Compiled modules for the processes that a benchmark starts: any installation has them."""
+"""Compiles modules for the processes that a benchmark starts, as any installation does."""
 
 import os
 import sys

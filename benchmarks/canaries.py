@@ -1,11 +1,11 @@
-"""How often a new version is promoted or rolled back, and after how many requests, by what it is like.
+"""Rates at which canaries of several qualities are promoted or rolled back, and the requests that it takes.
 
     python -m benchmarks.canaries [--seeds 200] [--json]
 
 The old version fails one request in 200, one in 20 is slower than the target, and one in ten has a bad score. Margins:
-failures 1 %, slow ones 5 %, bad scores 5 % of all requests. Each case is simulated with that many seeds; the load, and
-with it how many are slow, rises and falls. Pairs are made as the gateway makes them and judged as an endpoint's are,
-after every tenth.
+failures 1 %, slow requests 5 %, bad scores 5 % of all requests. Each case is simulated with that many seeds; the load
+rises and falls, and the share of slow requests with it. Requests are paired as by the gateway and judged as for an
+endpoint, after every tenth.
 """
 
 import argparse

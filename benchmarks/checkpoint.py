@@ -1,14 +1,14 @@
-"""How long the training stands still for a checkpoint: ours beside torch.save and torch's own asynchronous save.
+"""How long a checkpoint blocks training: Fairlead beside torch.save and torch's own asynchronous save.
 
     python -m benchmarks.checkpoint [--megabytes 200] [--saves 5] [--json]
 
-One process, a module of that many megabytes without optimizer, a local directory. ``blocked`` is how long the call kept
-the training; ``complete`` is when the checkpoint counts: for ours checksummed, synced to disk and sealed by its
+One process, a module of that many megabytes without optimizer, a local directory. ``blocked`` is how long the call
+blocked training; ``complete`` is when the checkpoint counts: for Fairlead checksummed, synced to disk and sealed by its
 manifest, for the others when the call or its future is done, which includes no sync and no checksum.
 
 ``--first`` measures the first checkpoint of a process instead, with a module of 16 MB: how long ``resume`` and the
-longest ``checkpoint`` up to it kept the training, in a process that was just started and in one that was forked as the
-launcher forks ranks.
+longest ``checkpoint`` up to it blocked training, in a newly started process and in one that was forked as the launcher
+forks ranks.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How much of the time is training when `checkpoint.every: auto` chooses the interval, beside the best fixed one.
+"""Share of time spent training when `checkpoint.every: auto` chooses the interval, beside the best fixed one.
 
     python -m benchmarks.checkpoint_interval [--days 54] [--ranks 16384] [--failures 419] [--restart-s 60]
                                              [--seeds 3] [--json]

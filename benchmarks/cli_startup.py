@@ -1,11 +1,11 @@
-"""What the command line takes to answer: whole processes, with a thousand past runs in the store.
+"""Response times of the command line: whole processes, with a thousand past runs in the store.
 
     python -m benchmarks.cli_startup [--runs 10] [--past 1000] [--json]
 
-`python -c pass` is the floor that nothing in Python comes under. The commands take turns, so that a slow moment of the
-machine hits all of them. Processor time (user and system, of the process and its children) is what a busy machine
-changes least, so the bars are of that. `run` follows its run until that is done; the supervisor, which the call that
-does not count has started, and the program itself are processes of their own and not in its processor time.
+`python -c pass` is the lower bound of anything in Python. The commands take turns, so that a slow moment of the machine
+affects all of them. The bars are of processor time (user and system, of the process and its children), which depends
+least on other load. `run` follows its run to the end; the program itself and the supervisor, which an uncounted first
+call has started, are other processes and not in its processor time.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Job completion times on Muri's traces: ours beside other schedulers, replayed by one set of rules.
+"""Job completion times on Muri's traces: Fairlead beside other schedulers, replayed by one set of rules.
 
     python -m benchmarks.completion --data DIR [--traces trace1,trace3] [--sharing off|on]
         [--policies fairlead,srtf,srsf,tiresias-l,muri-s] [--estimates known|noisy|learnt] [--json]

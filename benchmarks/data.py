@@ -1,4 +1,4 @@
-"""The directory that ``--data`` names: one laid out as the public traces are, or the folder in it that is read."""
+"""Finds the directory of ``--data``: one laid out as the public traces are, or the folder in it that is read."""
 
 from collections.abc import Callable
 from pathlib import Path

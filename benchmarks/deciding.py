@@ -1,8 +1,8 @@
-"""What one pass of the decision costs when nothing is to be done: `python -m benchmarks.deciding [RUNS [WAITING]]`.
+"""The cost of one decision pass when nothing is to be done: `python -m benchmarks.deciding [RUNS [WAITING]]`.
 
-So many runs of one pod each are running on a simulated cluster, and the decision looks at the same snapshot again and
-again; then with others that wait for room, half of them with a `max_duration`. CPU time of this thread, least of 50
-and of 5, so that a busy machine does not count.
+So many runs of one pod each are running on a simulated cluster, and the decision is repeated on the same snapshot; then
+with other runs pending, half of them with a `max_duration`. CPU time of this thread, the least of 50 and of 5 passes,
+so that other load does not count.
 """
 
 import sys

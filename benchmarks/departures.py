@@ -1,11 +1,11 @@
-"""GPU hours that find no room where pods come and go: ours beside FGD and best fit.
+"""Unplaced GPU hours where pods come and go: Fairlead beside FGD and best fit.
 
     python -m benchmarks.departures [--data DIR] [--workloads default,cpu250] [--loads 0.85,0.9,0.95,1]
                                     [--seeds 42-44] [--policies fairlead,fgd,best-fit] [--jobs N] [--json]
 
-Pods are drawn from the openb lists as a Poisson stream with exponential lifetimes, so many that the GPUs asked for at
-any time are the load on average; what fits nowhere on arrival is refused. All policies see the same pods. The stream
-varies: at 95 % it asks for more than there is for a part of the time, so compare policies on one seed.
+Pods are drawn from the openb lists as a Poisson stream with exponential lifetimes, so that the GPUs requested at any
+time equal the load on average; a pod that fits nowhere on arrival is refused. All policies see the same pods. The
+stream varies: at 95 % it exceeds the capacity for a part of the time, so compare policies on one seed.
 """
 
 import statistics

@@ -1,13 +1,13 @@
-"""What policies reach beside the optimum of small instances: `python -m benchmarks.exact [--problems P,Q] [--json]`.
+"""Policies beside the optimum of small instances: `python -m benchmarks.exact [--problems P,Q] [--json]`.
 
-Random instances by seed; OR-tools' CP-SAT solves each from a model of its own, which shares no code with the policy, to
-proven optimality, or to a bound above it. For each problem: the mean of ours over the optimum, the worst, how many are
-optimal, and how long either takes. With `--json` one object an instance a line: problem, seed, ours, optimum, ours_s,
-exact_s.
+Random instances by seed; OR-tools' CP-SAT solves each from a separate model, which shares no code with the policy, to
+proven optimality, or to a bound above it. For each problem: the mean of Fairlead's value over the optimum, the worst,
+how many are optimal, and the time of either. With `--json` one object an instance a line: problem, seed, ours, optimum,
+ours_s, exact_s.
 
-mig: which layouts serve the most weight, less what it costs to move pods (`candidates/mig/layouts.py`).
-packing: how much of a list of gangs and pods finds room (`policy/placement/packing.py`), what is worth most first;
-arrivals: the same one after the other as they come, where the optimum knows the future and leaves out what it likes.
+mig: the layouts that serve the most weight, less the cost of moving pods (`candidates/mig/layouts.py`).
+packing: how much of a list of gangs and pods can be placed (`policy/placement/packing.py`), the most valuable first;
+arrivals: the same in order of arrival, where the optimum knows the future and may leave out any.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """Random small instances of placing a list of gangs, and the same problem as a model for CP-SAT.
 
-What is placed is worth what it asks for: the mean of its parts of all GPUs, cores and memory of the nodes. Ours places
-gang after gang, passes over what does not fit, and places nothing again: the list with what is worth most first, as
-who knows it as a whole packs; or in order of arrival, which is what a queue can do. The optimum knows the whole
-list and leaves out what it likes. The model shares no code with the policy: how many members of each gang a node has,
-how many devices are given whole, and how the others are cut (the patterns of Gilmore and Gomory, Oper. Res. 9, 1961).
+A placed gang is worth what it requests: the mean of its shares of all GPUs, cores and memory of the nodes. Fairlead
+places gang after gang, skips those that do not fit, and moves nothing: in order of value, as for a list known in
+advance; or in order of arrival, as a queue must. The optimum knows the whole list and may leave out any. The model
+shares no code with the policy: how many members of each gang a node has, how many devices are given whole, and how the
+others are cut (the patterns of Gilmore and Gomory, Oper. Res. 9, 1961).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How long four ranks take from nothing to their first all-reduce: ours beside bare torchrun, in turn on one machine.
+"""Time of four ranks from nothing to their first all-reduce: Fairlead beside bare torchrun, in turn on one machine.
 
     python -m benchmarks.first_allreduce [--runs 5] [--ranks 4] [--through launcher|cli] [--json]
 
-The clock starts when the command is started and stops when the last rank has the sum. `--through cli` is the whole of
-`fairlead run` with no supervisor running; `--through launcher` leaves the command line and the supervisor out.
+Time runs from the start of the command until the last rank has the sum. `--through cli` is the whole of `fairlead run`
+with no supervisor running; `--through launcher` leaves the command line and the supervisor out.
 """
 
 from __future__ import annotations

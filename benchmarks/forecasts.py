@@ -1,4 +1,4 @@
-"""Forecasts of when runs end, on public traces: how often their bounds hold, and how far the middle is off.
+"""Forecasts of when runs end, on public traces: how often their bounds hold, and the error of the median.
 
     python -m benchmarks.forecasts [--data DIR] [--traces trace1,trace3,...] [--runs N] [--json]
 

@@ -1,21 +1,20 @@
-"""What the gateway costs a request: its own processor time and the latency that it adds, beside other doors.
+"""The gateway's cost of a request: its processor time and added latency, beside other proxies.
 
     python -m benchmarks.gateway [--requests 4000] [--connections 8] [--rounds 3] [--idle 1000] [--json]
                                  [--rate 100] [--doors NAME,...] [--peers]
 
-One replica answers a short JSON document. It is asked directly, through the gateway, through a door of aiohttp's server
-and client as one writes it first, and through nginx and haproxy where they are installed, each with one worker,
-keep-alive on both sides and no access log but the gateway's (`fairlead no log` is without). The doors take turns, in
-another order each time, so that a slow moment of the machine hits all of them; figures are medians of the rounds, and
-so is how many times bare haproxy's processor time a door takes in the same round. Processor time is that of the door's
-processes, as the kernel's scheduler counts it, and what a busy machine changes least. Doors have one core, and who asks
-and the replica another.
+One replica answers a short JSON document. It is called directly, through the gateway, through a simple proxy of
+aiohttp's server and client, and through nginx and haproxy where they are installed, each with one worker, keep-alive on
+both sides and no access log but the gateway's (`fairlead no log` is without). These doors take turns, in another order
+each time, so that a slow moment of the machine affects all of them; figures are medians of the rounds, as is the ratio
+to bare haproxy's processor time in the same round. Processor time is that of the door's processes, as the kernel's
+scheduler counts it, which depends least on other load. Doors have one core, the client and the replica another.
 
-Latencies are of a closed loop, so they hold queueing too. `--rate` has as many requests a second sent instead, evenly,
-whatever became of those before, on any core: what a door adds to the latencies of the same round's direct requests is
-what it costs where nothing is full. `--doors` chooses some. `--idle` counts what that many services take that nobody
-asks for. `--peers` adds Ray Serve's proxy, before a replica of its own, and LiteLLM's, which asks the replica for chat
-completions; each is installed in an environment of its own.
+Latencies are of a closed loop, so they include queueing. `--rate` sends that many requests a second instead, evenly and
+without waiting for answers, on any core: the added latency over the same round's direct requests is the cost of a door
+under low load. `--doors` selects doors. `--idle` measures the cost of that many idle services. `--peers` adds Ray
+Serve's proxy, before its own replica, and LiteLLM's, which requests chat completions of the replica; each is installed
+in its own environment.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""What a client library costs: import, and a list of 10,000 pods in pages, in time and memory.
+"""The cost of a client library: import, and a list of 10,000 pods in pages, in time and memory.
 
-Each library runs in a process of its own against a server on loopback that has its pages ready, so that what is
-measured is the library. Those that are not installed are left out:
+Each library runs in its own process against a server on loopback that has its pages ready, so that only the library is
+measured. Those that are not installed are left out:
 
     pip install kubernetes lightkube kr8s kubernetes-asyncio httpx
     python -m benchmarks.kubernetes_client [--pods 10000] [--python PYTHON]

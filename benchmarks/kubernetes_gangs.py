@@ -1,14 +1,14 @@
-"""From submitting a gang to all of its pods bound, beside bare pods, a plain Job and Kueue, on one control plane.
+"""Time from submitting a gang until all of its pods are bound, beside bare pods, a Job and Kueue, on one control plane.
 
     python -m benchmarks.kubernetes_gangs [--sizes 8,100,1000] [--repeats 3] [--nodes 200]
                                           [--limits lifted|shipped] [--pods same|plain] [--json]
 
-kwok plays nodes of 8 GPUs; every pod asks for one. In each repeat all four take their turn, once the API server has
-come to rest, so that what else the machine does meets them alike; the figures are medians, with the least and the most.
+kwok simulates nodes of 8 GPUs; every pod requests one. In each repeat all four take turns, once the API server is idle,
+so that other load affects them alike; the figures are medians, with the least and the most.
 
 All create the *same* pod, the one that Fairlead renders for a gang: restricted, with shared memory, a ConfigMap, a
-probe and the variables of a rendezvous. With `--pods plain` the others' pods are one container without any of that
-and a third as large, which an API server that shares two cores with all the rest feels.
+probe and the variables of a rendezvous. With `--pods plain` the others' pods are one container without any of that and
+a third as large, which matters to an API server that shares two cores with everything else.
 
 *Bare pods* are created over 50 connections and are no gang. *Job* is one of Kubernetes, indexed, with kube-scheduler.
 *Kueue* admits such a Job. kube-scheduler, the controller manager and Kueue may each send 5,000 requests a second, far
@@ -16,9 +16,9 @@ above their defaults, and the client that creates bare pods as many as it can; F
 at once. With `--limits shipped` the others have the defaults of their releases too, which most clusters run with:
 kube-scheduler 50 a second with 100 at once, the controller manager 20 with 30, Kueue 50 with 100.
 
-Then 100 gangs of 8 are submitted at once, in order, where 60 fit: how long until 480 pods are bound, how many gangs are
-whole and how many in part, and whether the first 60 are those that run. Kueue's quota says that 60 fit; Fairlead and
-kube-scheduler see it from the nodes. Kueue needs root, and is left out without it.
+Then 100 gangs of 8 are submitted at once, in order, where 60 fit: the time until 480 pods are bound, how many gangs are
+complete and how many partial, and whether the first 60 are those that run. Kueue's quota says that 60 fit; Fairlead and
+kube-scheduler find it from the nodes. Kueue needs root, and is left out without it.
 
 Seen on two cores with nothing beside it, in seconds, medians of five turns with the least and the most: 8 pods: bare
 pods 0.09, Job 0.12, Kueue 0.17 (0.15 to 0.24), Fairlead 0.11 (0.10 to 0.20); 100: 1.0, 1.0, 1.1 (0.8 to 1.4), 1.0 (0.7

@@ -1,8 +1,8 @@
-"""Kueue beside a control plane of the tests: built from its published module, without its webhooks.
+"""Runs Kueue with a control plane of the tests: built from its published module, without its webhooks.
 
-Kueue reads its metrics certificate from a fixed place under /etc, so it runs in a mount namespace of its own with a
-small /etc; that needs root. Its kinds are taken from the module, at the version that Kueue itself writes. Without
-webhooks a Job is created suspended and with the label of its queue.
+Kueue reads its metrics certificate from a fixed place under /etc, so it runs in its own mount namespace with a small
+/etc; that needs root. Its kinds are taken from the module, at the version that Kueue itself writes. Without webhooks a
+Job is created suspended and with the label of its queue.
 """
 
 import os

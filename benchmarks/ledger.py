@@ -1,9 +1,9 @@
-"""How long a listing of costs takes over many intervals.
+"""Time of a cost listing over many intervals.
 
     python -m benchmarks.ledger [--intervals 1000000]
 
-A month of one machine with that many pods, of 2,000 runs and 20 teams, in a database of its own; then each listing as
-the command makes it, within this process. On a busy machine the time of the processor says more.
+A month of one machine with that many pods, of 2,000 runs and 20 teams, in a separate database; then each listing as the
+command makes it, within this process. On a busy machine the processor time is more reliable.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Peak memory of training as measured by others, beside what Fairlead's formulas say before a launch.
+"""Peak memory of training as measured by others, beside the prediction of Fairlead's formulas.
 
     python -m benchmarks.memory [--data DIR] [--json] [--fit]
 
@@ -7,8 +7,8 @@ them itself (`perf_alloc_gib`); the most that any GPU allocated. `memory/torchti
 by torchtitan, the most *reserved*. `memory/gpumemnet_18_rows.csv`: convolutional networks from GPUMemNet's paper, in
 use as `nvidia-smi` counts; its transformers are left out, as their script is not public.
 
-No constant is fitted to a row. `--fit` prints the one number that is the same for all convolutional networks, as the
-table has it.
+No constant is fitted to a row. `--fit` prints the one constant that is common to all convolutional networks, as in the
+table.
 """
 
 import argparse

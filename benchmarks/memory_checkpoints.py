@@ -1,12 +1,12 @@
-"""Checkpoints in the nodes' memory beside those on disk and torch's asynchronous ones: what a save and a restart cost.
+"""Checkpoints in the nodes' memory beside those on disk and torch's asynchronous ones: costs of saves and restarts.
 
     python -m benchmarks.memory_checkpoints [--megabytes 300] [--saves 5] [--json]
 
-Two ranks under DDP, each on a node of its own, with a module of that many megabytes. ``blocked`` is how long a save
-kept the training, ``complete`` when it counts: for ours with checksums, in memory also with the neighbour's copy, on
-disk synced. Then all ranks are killed with SIGKILL, and ``recovered`` is how long the next ones take to load it
-(processes and imports are alike and not counted): with what the kernel still has of the files in its cache, and
-``cold`` without, as on another machine. Medians of the slower rank; the first save is not counted.
+Two ranks under DDP, each on its own node, with a module of that many megabytes. ``blocked`` is how long a save blocked
+training, ``complete`` when it counts: for Fairlead with checksums, in memory also with the neighbour's copy, on disk
+synced. Then all ranks are killed with SIGKILL, and ``recovered`` is how long the next ones take to load it (without
+processes and imports, which are alike): with the files in the kernel's cache, and ``cold`` without, as on another
+machine. Medians of the slower rank; the first save is not counted.
 """
 
 import argparse

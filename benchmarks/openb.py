@@ -1,4 +1,4 @@
-"""The public openb lists (Alibaba, cluster-trace-gpu-v2023) as our own values, and their arrival orders."""
+"""The public openb lists (Alibaba, cluster-trace-gpu-v2023) as Fairlead's values, and their arrival orders."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Replays of the openb lists by name: what was asked for on the command line, carried out in one process or several."""
+"""Replays of the openb lists by name, as chosen on the command line, in one process or several."""
 
 import argparse
 import json

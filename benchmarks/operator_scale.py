@@ -1,19 +1,19 @@
-"""What the operator costs on a large cluster, and how soon it sees that a pod was lost.
+"""The operator's cost on a large cluster, and how soon it notices a lost pod.
 
     python -m benchmarks.operator_scale [--nodes 5000] [--pods 10000] [--losses 100] [--settle 300] [--idle 60]
                                        [--json]
 
-kwok plays nodes of 8 GPUs; runs of 8 pods with one GPU each fill the pods. Each node tells its status every five
-minutes, with the images that it has, as kubelet does; Leases of nodes, which the operator never sees, there are none.
-The operator is a process of its own with its default limits. *Caught up* is from its start to having all nodes, pods
-and runs, and leading. At rest are measured its memory, its CPU time as a part of one core, and its requests an hour,
-from as many as it makes meanwhile: renewals of its Lease, and all others. kwok's pods have no logs, so each run is
-asked less and less often what it has to say: 5 times a second in all while many are new, four times an hour each in
-the end. *Reaction* is from the answer to the deletion of one pod of a run to the run's status that says so, as a watch
-sees it; the deletions are half a second apart. The bars: 300 MB, 2 % of a core.
+kwok simulates nodes of 8 GPUs; runs of 8 pods with one GPU each make up the pods. Each node reports its status every
+five minutes, with its images, as kubelet does; there are no Leases of nodes, which the operator never reads. The
+operator is a separate process with its default limits. *Caught up* is the time from its start until it has all nodes,
+pods and runs, and leads. At rest its memory is measured, its CPU time as a share of one core, and its requests an hour,
+from those in the measured time: renewals of its Lease, and all others. kwok's pods have no logs, so each run is polled
+less and less often: 5 times a second in all while many are new, four times an hour each in the end. *Reaction* is from
+the answer to the deletion of one pod of a run until a watch shows it in the run's status; the deletions are half a
+second apart. The bars: 300 MB, 2 % of a core.
 
 Seen on two cores: caught up in 17.2 s, 197 MB, from the fourth to the sixth minute after a start 1.52 % of a core,
-with 17 nodes a second telling their status and 5 runs a second asked, and 60 other requests an hour; a lost pod told
+with 17 node reports a second and 5 polls of runs a second, and 60 other requests an hour; a lost pod was reported
 after 0.70 s, 1.51 s at the 99th percentile. On other days 10.5 s, 191 MB, 1.47 %, 0.66 s and 1.34 s; and 14.2 s,
 205 MB, 1.83 %, 1.1 s and 2.5 s.
 """

@@ -1,16 +1,16 @@
-"""GPUs allocated when pods for 130 % of a real cluster's GPUs have arrived: ours beside FGD and best fit.
+"""GPUs allocated when pods for 130 % of a real cluster's GPUs have arrived: Fairlead beside FGD and best fit.
 
     python -m benchmarks.packing [--data DIR] [--workloads default,cpu250] [--seeds 42-46]
                                  [--policies fairlead,fgd,best-fit] [--jobs N] [--json]
 
 The lists are those of Weng et al., "Beware of Fragmentation", USENIX ATC 2023 (Alibaba's cluster-trace-gpu-v2023: 1,213
 nodes, 6,212 GPUs). Pods arrive in the published orders, or for other seeds in orders that are drawn likewise, none
-departs, and what fits nowhere is dropped. The peers are replayed in this process by the same code on the same fleet;
-`off by` is the distance of a replay from what its authors' scheduler reached.
+departs, and a pod that fits nowhere is dropped. The peers are replayed in this process by the same code on the same
+fleet; `off by` is the distance of a replay from the result of its authors' scheduler.
 
 `ceiling` is a linear relaxation with knowledge of all arrivals, computed once for seed 42 (it is printed, not
-computed). It takes for granted that all pods find room until the cluster is nearly as full as FGD leaves it. Where wide
-shares stop finding room earlier, as on the lists that are nearly all shares, a policy can be above it.
+computed). It assumes that all pods can be placed until the cluster is nearly as full as FGD leaves it. Where wide
+shares cannot be placed earlier, as on the lists that are nearly all shares, a policy can exceed it.
 """
 
 import statistics

@@ -1,13 +1,12 @@
 """Partitions that follow the load, on a day of changing demand: `python -m benchmarks.partitions [--seeds N] [--json]`.
 
-Four nodes with an A100 of 40 GB each. By day people ask for sevenths for half an hour, in the afternoon for instances
-of 20 GB for an hour, at night for whole GPUs for three hours; a change of layout takes five minutes. Figures are
-GPU-hours that runs waited, times what they ask for, and their mean wait. Every way to fix the layouts of the four nodes
-for the day is tried, through the same simulator, and the best is named, which nobody knows before the day is over.
+Four nodes with an A100 of 40 GB each. By day users request sevenths for half an hour, in the afternoon instances of
+20 GB for an hour, at night whole GPUs for three hours; a change of layout takes five minutes. Figures are the GPU-hours
+that runs waited, weighted by their requests, and their mean wait. Every fixed layout of the four nodes is tried by the
+same simulator, and the best is named, although it is known only after the day.
 
-The optimum is exact, by CP-SAT, in slots of five minutes with the whole day known, and flatters: there a run changes
-its node for nothing. No policy can be better; where the solver has not ended, it is what it has proved that none can
-be better than.
+The optimum is exact, by CP-SAT, in slots of five minutes with the whole day known, and is optimistic: its runs change
+nodes at no cost. No policy can be better; if the solver has not finished, it is the proven bound.
 """
 
 import argparse

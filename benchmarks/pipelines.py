@@ -1,12 +1,11 @@
-"""How long pipelines take beyond what their steps do: forty chained steps of 10 ms, and a thousand that all hit.
+"""Overhead of pipelines beyond the work of their steps: forty chained steps of 10 ms, and a thousand cached ones.
 
     python -m benchmarks.pipelines [--rounds 5] [--peers] [--json]
 
-The driver runs as its run would run it: a process for each step, a line of the journal before and after it, its
-result in the database. ``whole`` is `fairlead run` from the command to its end, with a supervisor that is there
-already. Published figures of others for forty durable steps on two cores: Hatchet 1.22 s, Temporal 2.97 s, Prefect
-4.87 s, Airflow 116 s. The bars are 1 s each. ``--peers`` runs Prefect and Metaflow here, each in an environment of its
-own, with the same forty steps.
+The driver runs as in a run: a process for each step, a line of the journal before and after it, its result in the
+database. ``whole`` is `fairlead run` from the command to its end, with a running supervisor. Published figures of
+others for forty durable steps on two cores: Hatchet 1.22 s, Temporal 2.97 s, Prefect 4.87 s, Airflow 116 s. The bars
+are 1 s each. ``--peers`` runs Prefect and Metaflow here, each in its own environment, with the same forty steps.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""How fast pods are placed, and how the cost of one decision grows with the cluster.
+"""Speed of placement, and the growth of the cost of one decision with the cluster.
 
     python -m benchmarks.placement_speed [--nodes 1000,5000,15000] [--decisions 5000] [--json]
 
-Two cases, both through the code that production places with. *Steady*: clusters of mixed nodes, filled to 85 %,
+Two cases, both by the placement code of production. *Steady*: clusters of mixed nodes, filled to 85 %,
 where pods of 48 shapes come and go; every filter takes part (readiness, cores, memory, GPU model with alternatives, GPU
 memory, shares). *New nodes*: 40,151 pods in six shapes planned onto at most 8,031 empty nodes of 16 cores and 64 GiB.
 The shapes are ours, chosen so that about five pods fill a node: cores and GiB of 1/2, 2/8, 2/4, 3/12, 4/16 and 6/24 in

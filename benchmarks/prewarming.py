@@ -1,17 +1,17 @@
-"""Waits for nodes and node hours, with nodes that are asked for ahead of time against nodes that only runs ask for.
+"""Waits for nodes and node hours, with nodes requested in advance beside nodes requested only by pending runs.
 
     python -m benchmarks.prewarming --data DIR [--traces azure-code,azure-conv,mooncake,faro] [--json]
 
 DIR holds llm/ and faro/: Azure's LLM inference traces of 2023, Mooncake's conversations, and Faro's requests by minute.
-Requests become work, of an LLM by its tokens (an eighth for one of a prompt), and work becomes runs of one node, of two
-minutes (LLM, an hour each) or four (Faro, four times six hours), so that `--nodes` of them are busy on average.
-They go through `simulate` on a pool whose nodes take `--lead` seconds in the median, and twice as long once in ten
-times; it may have as many as it likes. Waits and node hours count from a third of an LLM trace on, and from Faro's
-second six hours on: before, nothing is known.
+Requests become work, for an LLM by its tokens (an eighth for one of a prompt), and work becomes runs of one node, of
+two minutes (LLM, an hour each) or four (Faro, four times six hours), so that `--nodes` of them are busy on average.
+They go through `simulate` on a pool of any size whose nodes take `--lead` seconds in the median, and twice as long once
+in ten times. Waits and node hours count from a third of an LLM trace on, and from Faro's second six hours on: earlier
+there is no history.
 
-Reactive: a node is asked for when a run waits, and kept for a while once idle; the longer, the fewer waits. Ahead: the
-same with an idle time of a minute, and `prewarm` with several shares of confidence. A row has the mean wait and node
-hours, and what reactive has at the same node hours (`wait_reactive_s`) and at the same wait (`hours_reactive`),
+Reactive: a node is requested when a run waits, and kept idle for a while; the longer, the fewer waits. Ahead: the same
+with an idle time of a minute, and `prewarm` with several values of confidence. A row has the mean wait and node hours,
+and those of reactive at the same node hours (`wait_reactive_s`) and at the same wait (`hours_reactive`),
 interpolated between its rows; none where it has no such rows.
 """
 

@@ -1,8 +1,8 @@
-"""Public traces through the loop of production on the simulated cluster, for `completion` and `fairness`.
+"""Runs public traces through the production loop on the simulated cluster, for `completion` and `fairness`.
 
-Of Muri's jobs a run says how long it takes (``expected_duration``), pays its overhead at every start, as in the account
-``resumed`` of ``benchmarks.baselines.replay``, saves at the stop notice, and reports a checkpoint every ten minutes of
-work. Runs lie on whole GPUs of 8 nodes with 8 each; nobody shares.
+A run of one of Muri's jobs declares its duration (``expected_duration``), pays its overhead at every start, as in the
+account ``resumed`` of ``benchmarks.baselines.replay``, saves at the stop notice, and reports a checkpoint every ten
+minutes of work. Runs use whole GPUs of 8 nodes with 8 each, without sharing.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Replays of a list of pods on a fleet: who is placed where, by one policy, with or without departures."""
+"""Replays a list of pods on a fleet: the placement of each by one policy, with or without departures."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

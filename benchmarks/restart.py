@@ -1,11 +1,10 @@
-"""How long a gang is down when one of its ranks is killed: from kill -9 to the first all-reduce of the next attempt.
+"""Downtime of a gang when one of its ranks is killed: from kill -9 to the first all-reduce of the next attempt.
 
     python -m benchmarks.restart [--kills 5] [--ranks 4] [--only forked|exec] [--json]
 
 With ranks forked from a warm process and with `launch: exec`, on this machine with gloo and without a checkpoint to
-load. The table's other columns say where the time goes, in seconds after
-the kill: the failure is decided on, every process of the gang is gone, the shim has started the next ranks, the last
-rank exists, has imported torch, has its process group.
+load. The table's other columns show the course in seconds after the kill: the failure is decided on, every process of
+the gang is gone, the shim has started the next ranks, the last rank exists, has imported torch, has its process group.
 """
 
 import argparse

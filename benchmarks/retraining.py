@@ -1,14 +1,14 @@
-"""The cost of staleness and of trainings together, by who decides when to train, against what could have been known.
+"""The cost of staleness and of trainings together, by the rule that decides when to train, beside the optimum.
 
     python -m benchmarks.retraining [--seeds 2] [--json]
 
-Five streams of 20,000 labelled rows, looked at after every 100: a rotating hyperplane (Hulten et al., KDD 2001), SEA
+Five streams of 20,000 labelled rows, checked after every 100: a rotating hyperplane (Hulten et al., KDD 2001), SEA
 (Street and Kim, KDD 2001), circles and two Gaussians that change places (Gama et al., SBIA 2004), and the Shuttle
-data set that the package river brings, which hardly drifts. The model is a logistic regression on products of two
-features, trained on the newest 500 rows. A mistake costs 1 and a training 10, 50, 200 or 500. The oracle knows what
-every model would have got wrong on all later rows, and finds the cheapest times to train exactly (dynamic
-programming). Who decides otherwise sees the mistakes of the model in use alone: Fairlead as in a pipeline with `on:
-{drift: {cost: ...}}`, each detector of `on: {drift: {detector: ...}}` by itself, and neither.
+data set of the package river, which hardly drifts. The model is a logistic regression on products of two features,
+trained on the newest 500 rows. A mistake costs 1 and a training 10, 50, 200 or 500. The oracle knows the mistakes of
+every model on all later rows, and finds the cheapest times to train exactly (dynamic programming). The other rules see
+only the mistakes of the model in use: Fairlead as in a pipeline with `on: {drift: {cost: ...}}`, each detector of
+`on: {drift: {detector: ...}}` by itself, and neither.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""The samplers of sweeps on functions whose best value is known: how far from it the best trial is.
+"""The samplers of sweeps on functions with a known optimum: the distance of the best trial from it.
 
     python -m benchmarks.samplers [--trials 40] [--seeds 10] [--samplers random,tpe,cma-es,gp]
 
 A narrow valley along a diagonal, Branin, Hartmann in six dimensions, and one with words, whole numbers, equal ratios
-and a condition. Besides, the processor time of a decision at the end of such a sweep, and with 1,000 trials in store.
+and a condition. Also the processor time of a decision at the end of such a sweep, and with 1,000 trials in store.
 """
 
 import argparse

@@ -2,10 +2,11 @@
 
     python -m benchmarks.serving_batches [--seconds 5] [--clients 32] [--rates 100,400] [--json]
 
-The server is a process of its own, the clients are in this one. `--clients` ask again as soon as they have their answer
-(closed loop); at each of `--rates` requests come as a Poisson process (open loop; latency counts from when a request
-was due). The fixed window waits `--window-ms` or for a full batch, whichever is first, as servers with a batch delay
-do. Prints throughput, median and 99th percentile of latency, the server's CPU for each request, the rows of a batch.
+The server is a separate process, the clients are in this one. `--clients` send the next request as soon as they have
+their answer (closed loop); at each of `--rates` requests come as a Poisson process (open loop; latency counts from when
+a request was due). The fixed window waits for `--window-ms` or a full batch, whichever is first, as servers with a
+batch delay do. Prints throughput, median and 99th percentile of latency, the server's CPU for each request, and the
+rows of a batch.
 """
 
 import argparse

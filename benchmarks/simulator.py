@@ -1,9 +1,9 @@
-"""What simulating costs: `python -m benchmarks.simulator [--data DIR] [--runs N] [--gpus N] [--load X] [--json]`.
+"""The cost of a simulation: `python -m benchmarks.simulator [--data DIR] [--runs N] [--gpus N] [--load X] [--json]`.
 
-So many runs, whose run times are drawn from Microsoft's Philly cluster (philly_runtime.csv in DIR, seconds, one a
-line), come at random to nodes of 8 GPUs, through the loop and the decisions of every cluster. Three quarters ask for
-one GPU, the others for up to 16. Load is what they ask for over what there is, in GPU seconds; at 1 and above a queue
-forms. CPU time of this process.
+That many runs, with run times drawn from Microsoft's Philly cluster (philly_runtime.csv in DIR, seconds, one a line),
+arrive at random on nodes of 8 GPUs, through the loop and the decisions of every cluster. Three quarters request one
+GPU, the others up to 16. Load is the requested share of the capacity, in GPU seconds; at 1 and above a queue forms. CPU
+time of this process.
 """
 
 import argparse

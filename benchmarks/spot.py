@@ -1,12 +1,12 @@
-"""Spot under a deadline: what a job costs on recorded availability of spot, and whether it is in time.
+"""Spot under a deadline: the cost of a job on recorded spot availability, and whether it meets its deadline.
 
     python -m benchmarks.spot --data DIR [--json] [--policies fairlead,uniform-progress,greedy,optimum] [--prices]
 
 DIR holds spot/*.json of SkyPilot's spot-traces ({"metadata": {"gap_seconds": 600}, "data": [...]}; more than 0 in a
 tick is available). After "Can't Be Late" (Wu et al., NSDI 2024): 48 hours of work, due after 52 or 70 hours, a
 change-over of 0.05 or 0.20 hours at every start, on-demand $3.06 and spot $0.9731 an hour, ticks charged whole, spot
-lost between ticks, 30 starts spread evenly over each zone's trace. A score of 0 is all on on-demand, 100 all on spot,
-each with one change-over.
+lost between ticks, 30 starts spread evenly over each zone's trace. A score of 0 is the cost of on-demand alone, 100
+that of spot alone, each with one change-over.
 
 Zones `low` and `high` are the means over the halves of the zones that have less and more spot, `mixed` over all: with
 the four variants these are the twelve. `A+B` is a job that may use either zone of a pair. `--prices` adds on-demand at

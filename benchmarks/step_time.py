@@ -1,4 +1,4 @@
-"""Time of a training step as measured by others, beside what the formulas say that have not seen it.
+"""Time of a training step as measured by others, beside the estimate of formulas that were not fitted to it.
 
     python -m benchmarks.step_time [--data DIR] [--json] [--fit]
 
@@ -7,8 +7,8 @@ size is estimated with coefficients fitted to the other two. `strategy/vtrain_si
 of up to 8 GPUs; each fifth of the rows is estimated from the other four, corrected by those of the same layer shape.
 `fold` says what was left out.
 
-`picks`: how much longer the split takes that the estimates would choose, compared with the best that was measured.
-`--fit` prints the table of coefficients from all rows, as `fairlead.policy.strategy.gpus` has it.
+`picks`: how much longer the split chosen by the estimates takes than the best that was measured. `--fit` prints the
+table of coefficients from all rows, as in `fairlead.policy.strategy.gpus`.
 """
 
 import argparse

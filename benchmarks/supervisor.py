@@ -1,4 +1,4 @@
-"""What the supervisor costs: resident memory and CPU, with nothing to do and with one quiet run.
+"""The supervisor's cost: resident memory and CPU, with nothing to do and with one quiet run.
 
     python -m benchmarks.supervisor [--seconds 20] [--json]
 

@@ -1,4 +1,4 @@
-"""Requests of a text server in time, and the replica hours for it, by what its number of replicas goes by.
+"""Share of a text server's requests in time, and the replica hours for it, by the metric that it scales by.
 
     python -m benchmarks.text_autoscaling --data DIR [--minutes 60] [--start 60] [--traces conv,code] [--json]
 

@@ -1,11 +1,12 @@
-"""Waits and paces of a text server: simulated with coefficients from half of a run, beside what was measured.
+"""Waits and token rates of a text server: simulated with coefficients from half of a run, beside the measured ones.
 
     python -m benchmarks.text_serving --data DIR [--json] [--max-tokens 2048] [--max-seqs 128] [--simulations 400]
 
 DIR holds vllm/*.requests.jsonl (input_toks, output_toks, queued_ts, scheduled_ts, first_token_ts, last_token_ts of each
-request, seconds). The first half of the requests says what a step takes; all are simulated. The time to the first token
-counts from `queued_ts`. Where so many ran at once as may (`--max-seqs`), memory is taken not to bound them; where more
-did, several engines are taken to have stepped together. The peer is LLMServingSim, by what it published of these runs.
+request, seconds). The time of a step is fitted to the first half of the requests; all are simulated. The time to the
+first token counts from `queued_ts`. Where as many ran at once as allowed (`--max-seqs`), memory is assumed not to limit
+them; where more did, several engines are assumed to have stepped together. The peer is LLMServingSim, by its published
+results for these runs.
 """
 
 import argparse

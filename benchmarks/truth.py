@@ -1,10 +1,10 @@
-"""Does the simulation tell the truth? The same runs on this machine and on the simulated one, side by side.
+"""Accuracy of the simulation: the same runs on this machine and on the simulated one, side by side.
 
     python -m benchmarks.truth [--runs 30] [--seed 0] [--json]
 
-The programs sleep for a second or two and ask for a part or all of this machine's cores, so that most have to wait. One
-run before the others tells how long a start and the notice of an end take here; nothing else is fitted. The bars: the
-same order of starts, and a makespan within 5 %.
+The programs sleep for a second or two and request a part or all of this machine's cores, so that most have to wait. One
+earlier run measures how long a start and the notice of an end take here; nothing else is fitted. The bars: the same
+order of starts, and a makespan within 5 %.
 """
 
 import argparse

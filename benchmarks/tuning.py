@@ -1,4 +1,4 @@
-"""Measures what a sweep costs and saves: `python -m benchmarks.tuning [starts | history | ray | asha]`.
+"""Measures the costs and savings of a sweep: `python -m benchmarks.tuning [starts | history | ray | asha]`.
 
 starts: from the command to the first line of the first trial's program, in a state directory that nothing has run in
 and no supervisor looks after; bar 0.5 s.

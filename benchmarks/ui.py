@@ -1,4 +1,4 @@
-"""The page of `fairlead ui` with many runs kept: a whole server process, asked over loopback.
+"""Response times of `fairlead ui` with many runs: a whole server process, over loopback.
 
     python -m benchmarks.ui [--runs 100000] [--calls 15] [--playwright PYTHON] [--json]
 

@@ -42,6 +42,35 @@ def haproxy() -> Path:
     return wrapper
 
 
+def haproxy_directory() -> Path:
+    """A directory with ``haproxy`` and its libraries, of which nothing depends on where it lies."""
+    found = haproxy()
+    place = PLACE / "haproxy-directory"
+    if (place / "haproxy").exists():
+        return place
+    text = found.read_bytes()
+    binary = found if text.startswith(b"\x7fELF") else PLACE / "haproxy" / "usr" / "sbin" / "haproxy"
+    path = "" if binary is found else text.decode().partition("LD_LIBRARY_PATH=")[2].split()[0]
+    told = subprocess.run(
+        ["ldd", binary], capture_output=True, text=True, check=True, env={**os.environ, "LD_LIBRARY_PATH": path}
+    )
+    draft = place.with_name(f"{place.name}.{os.getpid()}")
+    (draft / "lib").mkdir(parents=True)
+    shutil.copy(binary, draft / "haproxy.bin")
+    for line in told.stdout.splitlines():
+        name, _, library = line.strip().partition(" => ")
+        if library and not name.startswith(("libc.", "libm.")):  # as every image with Python has them
+            shutil.copy(library.split()[0], draft / "lib" / name)
+    script = 'here=$(dirname "$0")\nLD_LIBRARY_PATH=$here/lib exec "$here/haproxy.bin" "$@"\n'
+    (draft / "haproxy").write_text(f"#!/bin/sh\n{script}")
+    (draft / "haproxy").chmod(0o755)
+    try:
+        draft.rename(place)
+    except OSError:  # another worker was first
+        shutil.rmtree(draft)
+    return place
+
+
 def program(name: str, package: str, folder: str = "bin") -> Path:
     """A program of a package; skips the test with the reason where it cannot be had."""
     found = shutil.which(name)

@@ -12,9 +12,10 @@ from click.testing import CliRunner
 
 from fairlead.cli.commands.gateway import gateway
 from fairlead.cluster.local.endpoints import Endpoints
-from fairlead.cluster.local.gateway_proxy import HAPROXY, PYTHON, choose, chosen, told
+from fairlead.cluster.local.gateway_proxy import choose, chosen, told
 from fairlead.cluster.local.home import Home
 from fairlead.errors import ClusterError
+from fairlead.gateway.proxying.programs import HAPROXY, PYTHON
 from fairlead.runtime.podfiles import write_json
 
 

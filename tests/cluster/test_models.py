@@ -92,6 +92,15 @@ def test_the_same_content_from_the_same_place_is_one_version(cluster: LocalClust
     assert push(cluster, "churn", str(tmp_path / "weights")) == (first, False)
 
 
+def test_metrics_of_a_later_push_are_added_to_the_version_that_is_there(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "weights").write_text("w")
+    first, _ = push(cluster, "churn", str(tmp_path / "weights"), metrics={"loss": 0.4, "auc": 0.8})
+    again, is_new = push(cluster, "churn", str(tmp_path / "weights"), metrics={"auc": 0.9}, objective="auc:maximize")
+    assert (again.version, is_new) == (first.version, False)
+    assert (again.metrics, again.objective) == ({"loss": 0.4, "auc": 0.9}, "auc")
+    assert cluster.models("churn") == (again,)
+
+
 def test_a_stage_has_one_version(cluster: LocalCluster, tmp_path: Path) -> None:
     for text in "ab":
         (tmp_path / "weights").write_text(text)

@@ -110,8 +110,10 @@ def test_a_version_of_a_runs_checkpoint_is_kept_promoted_and_used_by_runs_and_en
     team.save(place, 20, "second")
     (place / step_name(10) / "weights.txt").write_text("gone")
     assert team("model", "push", "churn", "fast", "--metric", "loss=0.1", "--objective", "loss").out == "churn@2\n"
-    assert team("model", "push", "churn", f"run://fast@{20}", "--metric", "loss=0.2").out == "churn@3\n"
-    assert sorted(team.kept().values()) == ["first", "second"]
+    assert team("model", "push", "churn", "run://fast@20", "--metric", "auc=0.9").out == "churn@2\n"
+    team.save(place, 30, "third")
+    assert team("model", "push", "churn", "fast", "--metric", "loss=0.2").out == "churn@3\n"
+    assert sorted(team.kept().values()) == ["first", "second", "third"]
 
     assert team("model", "promote", "churn@best", "--to", "production").out == "churn@2 is production\n"
     listed = json.loads(team("model", "list", "churn", "--json").out)["models"]
@@ -119,6 +121,7 @@ def test_a_version_of_a_runs_checkpoint_is_kept_promoted_and_used_by_runs_and_en
         (1, None, False), (2, "production", True), (3, None, False),
     ]  # fmt: skip
     assert (listed[1]["lineage"]["run"], listed[1]["lineage"]["step"]) == ("fast", 20)
+    assert listed[1]["metrics"] == {"auc": 0.9, "loss": 0.1}
     assert "fast at step 20" in team("model", "list").out
     moved = team("model", "promote", "churn@1", "--to", "production")
     assert "churn@2 was before" in moved.err

@@ -3,11 +3,13 @@
 import json
 import os
 import secrets
+import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,8 +24,10 @@ from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
 from fairlead.cluster.kubernetes.manifests.roles import GATEWAY_RULES
-from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE
-from fairlead.gateway.packing import DEMAND_KEY, unpacked
+from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, ROUTES
+from fairlead.gateway.packing import DEMAND_KEY, ROUTES_KEY, packed, unpacked
+from tests.debian import haproxy_directory
+from tests.gateway.parts import Replica, service
 from tests.kubernetes.audit import requests, rights, token_of
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import await_kinds
@@ -124,6 +128,13 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 def gateway(plane: ControlPlane, tmp_path: Path) -> Iterator[Gateway]:
+    with a_gateway(plane, tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def a_gateway(plane: ControlPlane, tmp_path: Path, *more: str, path: str = "") -> Iterator[Gateway]:
+    """One with further arguments, and with a directory of programs before the others."""
     client = Client(load_access((plane.kubeconfig(),)))
     (deployment,) = (each for each in render_gateway("none", "serve", 65532) if each["kind"] == "Deployment")
     template = deployment["spec"]["template"]
@@ -137,15 +148,44 @@ def gateway(plane: ControlPlane, tmp_path: Path) -> Iterator[Gateway]:
     environ = {
         **os.environ, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "POD_NAME": "gateway-1",
         "POD_UID": pod["metadata"]["uid"], "POD_NAMESPACE": GATEWAY_NAMESPACE, "POD_IP": "127.0.0.1",
+        "PATH": f"{path}:{os.environ['PATH']}",
     }  # fmt: skip
     listening = free_port()
     command = [sys.executable, "-m", "fairlead.gateway.in_cluster", "--directory", str(tmp_path / "gateway")]
-    command += ["--port", str(listening), "--account", str(account), "--grace", "1"]
+    command += ["--port", str(listening), "--account", str(account), "--grace", "1", *more]
     with (tmp_path / "gateway.log").open("wb") as log, Child(command, env=environ, stdout=log, stderr=log) as process:
         yield Gateway(plane, listening, tmp_path / "gateway")
         process.terminate()
         assert process.wait(timeout=30) == 0
     client.delete(f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/pods/gateway-1", {"gracePeriodSeconds": 0})
+
+
+@pytest.mark.slow
+def test_haproxy_takes_requests_to_replicas_where_it_is_asked_for(plane: ControlPlane, tmp_path: Path) -> None:
+    programs, replica = haproxy_directory(), Replica("told")
+    told = service(replica, path="/serve/web", hosts=["serve-web.serve.svc"])
+    routes = {"version": 1, "services": {"serve/web": told}}
+    metadata = {"name": ROUTES, "namespace": GATEWAY_NAMESPACE}
+    plane.request("POST", CONFIGMAPS, {"metadata": metadata, "binaryData": {ROUTES_KEY: packed(routes)}})
+    try:
+        with a_gateway(plane, tmp_path, "--proxy", "haproxy", path=str(programs)) as gateway:
+            report = gateway.directory / "proxy.json"
+            until(lambda: report.exists() and json.loads(report.read_text())["problem"] is None, timeout_s=60)
+            assert json.loads(gateway.ask({})[1])["replica"] == "told"
+            assert json.loads(report.read_text())["held"] == {}
+            until(lambda: gateway.demand("serve/web").get("revisions", {}).get("r1", {}).get("requests") == 1)
+    finally:
+        replica.end()
+        plane.request("DELETE", f"{CONFIGMAPS}/{ROUTES}")
+
+
+def test_a_gateway_whose_image_has_no_haproxy_says_what_to_do(tmp_path: Path) -> None:
+    asked = "import sys, fairlead.gateway.in_cluster as it; it.find_haproxy = lambda: None; it.main()"
+    argv = [sys.executable, "-c", asked, "--directory", str(tmp_path / "gateway"), "--proxy", "haproxy"]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "this image has no haproxy in its PATH; build one on a base that has it" in ended.stderr
+    assert not (tmp_path / "gateway").exists()
 
 
 def is_listening(gateway: Gateway) -> bool:

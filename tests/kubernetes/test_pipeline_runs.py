@@ -95,6 +95,7 @@ def test_runs_have_from_their_pipeline_what_they_do_not_say_themselves() -> None
             "it does not mount the volume of /team/runs as the pipeline does",
         ),
         ({"on": {"drift": DRIFTING}}, "on.drift.data: losses.csv is on no volume of the pipeline"),
+        ({"on": {"data": ["/team/raw", "raw.csv"]}}, "on.data: raw.csv is on no volume of the pipeline"),
         ({"name": "a" * 36, "schedule": "0 3 * * *"}, "its runs would be named"),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,6 +15,7 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
+from fairlead.cluster.kubernetes.client import pod_logs
 from fairlead.cluster.kubernetes.client.pod_logs import KUBELET, Mark, PodLogs
 from fairlead.cluster.kubernetes.operator.runs.log_archive import last_lines
 from fairlead.cluster.kubernetes.operator.runs.log_lines import parse
@@ -208,6 +210,56 @@ def test_what_was_kept_of_a_pod_that_goes_while_it_is_followed_comes_too() -> No
     client.gone = "r-0-0"
     logs = PodLogs(client, "ns", "u", EVERYTHING, ranks_per_pod=2)  # type: ignore[arg-type] # a part of it
     assert [line.text for line in logs.follow(lambda: True)] == ["a", "b", "c"]
+
+
+class Passing(Streamed):
+    """One whose pods and kept output are different at each look; the last ones stay."""
+
+    def __init__(self, looks: list[dict[str, str]], kept: list[dict[str, str]]) -> None:
+        super().__init__({name: text for look in looks for name, text in look.items()}, {})
+        self._looks, self._keeps = looks, kept
+
+    def items(self, path: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
+        now = self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
+        return [_pod(name) for name in now]
+
+    def get(self, path: str, *, patience_s: float = 0.0) -> dict[str, Any]:
+        if "configmaps" in path:
+            return {"data": self._keeps.pop(0) if len(self._keeps) > 1 else self._keeps[0]}
+        return super().get(path)
+
+
+def test_an_attempt_whose_pods_came_and_went_between_two_looks_is_followed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_logs, "LOOK_S", 0.1)
+    first, last = {"r-0-0": at(1, "0| a")}, {"r-3-0": at(4, "0| d")}
+    kept = {"0-0": at(1, "0| a"), "1-0": at(2, "0| b"), "2-0": at(3, "0| c")}
+    for query, expected in ((EVERYTHING, "abcd"), (LogQuery(tail=1), "abcd"), (LogQuery(attempt=2), "c")):
+        # What the operator keeps later than the next attempt begins comes after what that has said.
+        for keeps, is_late in (([{}, kept], False), ([{}, {}, {"0-0": kept["0-0"]}, kept], True)):
+            client = Passing([first, first, last], keeps)
+            looked = iter([False] * 4)
+            logs = PodLogs(client, "ns", "u", query, ranks_per_pod=2)  # type: ignore[arg-type] # a part of it
+            over = partial(next, looked, True)
+            found = [line.text for line in logs.follow(over, None, lambda: 4)]
+            assert "".join(sorted(found) if is_late else found) == expected, query
+
+
+def test_a_run_that_is_over_before_anybody_looks_is_followed_as_soon_as_its_output_is_kept() -> None:
+    client = Passing([{}], [{}, {}, {}, {"0-0": at(1, "0| a"), "0-1": at(2, "2| b")}])
+    logs = PodLogs(client, "ns", "u", EVERYTHING, ranks_per_pod=2)  # type: ignore[arg-type] # a part of it
+    assert [line.text for line in logs.follow(lambda: True, None, lambda: 1)] == ["a", "b"]
+    # Of a run that never started nothing is awaited.
+    logs = PodLogs(Passing([{}], [{}]), "ns", "u", EVERYTHING, ranks_per_pod=2)  # type: ignore[arg-type] # a part of it
+    began = time.monotonic()
+    assert list(logs.follow(lambda: True, None, lambda: 0)) == []
+    assert time.monotonic() - began < pod_logs.REST_S
+
+
+def test_starts_before_the_last_lines_are_not_shown_by_a_follower() -> None:
+    kept = {"0-0": at(1, "0| a") + at(2, "0| b"), "1-0": at(3, "0| c")}
+    client = Passing([{"r-2-0": at(4, "0| d") + at(5, "0| e")}], [kept])
+    logs = PodLogs(client, "ns", "u", LogQuery(tail=3), ranks_per_pod=2)  # type: ignore[arg-type] # a part of it
+    assert [line.text for line in logs.follow(lambda: True, None, lambda: 3)] == ["c", "d", "e"]
 
 
 def test_what_was_kept_stands_in_for_a_log_that_cannot_be_read() -> None:

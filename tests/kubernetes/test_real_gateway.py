@@ -3,6 +3,8 @@
 import json
 import signal
 import subprocess
+import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,7 +59,7 @@ place = "/var/run/secrets/kubernetes.io/serviceaccount"
 tls = ssl.create_default_context(cafile=place + "/ca.crt")
 url = "https://%s:%s/apis/discovery.k8s.io/v1/namespaces/serve/endpointslices/serve-web" % (
     os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"])
-known, counts, lock = [], collections.Counter(), threading.Lock()
+known, counts, lock, answered = [], collections.Counter(), threading.Lock(), []
 
 def learn():
     while True:
@@ -80,6 +82,9 @@ def ask(number):
             with lock:
                 counts["%d %s" % (answer.status, said if len(said) < 4 else "gateway: " + said)] += 1
                 counts["again"] += tries - 1
+                answered.append(time.monotonic())
+                if answered[0] < answered[-1] - 5 and "told" not in globals():
+                    globals()["told"] = print("under way", flush=True)
             return
         except (OSError, http.client.HTTPException) as error:
             if tries == 2:
@@ -142,6 +147,7 @@ class Asking:
 
     def __init__(self, cluster: RealCluster) -> None:
         self._cluster = cluster
+        self._under_way = threading.Event()
         self.answers: dict[str, int] = {}
         self.total: dict[str, int] = {}
 
@@ -150,17 +156,37 @@ class Asking:
         config = self._cluster.kubeconfig(namespace="serve")
         argv = [str(self._cluster.kubectl), f"--kubeconfig={config}", "exec", "client", "--"]
         argv += ["python3", "-c", CLIENT, str(seconds), str(rate)]
-        asking = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        try:
-            yield
-            out, err = asking.communicate(timeout=seconds + 120)
-        finally:
-            asking.kill()
-        assert asking.returncode == 0, err
-        self.answers = json.loads(out)
+        self._under_way.clear()
+        with tempfile.TemporaryFile("w+") as errors:
+            asking = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True)
+            lines: list[str] = []
+            reader = threading.Thread(target=self._read, args=(asking, lines))
+            reader.start()
+            try:
+                yield
+                asking.wait(timeout=seconds + 120)
+            finally:
+                asking.kill()
+                reader.join()
+                assert asking.stdout is not None
+                asking.stdout.close()
+                asking.wait()
+            errors.seek(0)
+            assert asking.returncode == 0, errors.read()
+        self.answers = json.loads(lines[-1])
         print(self.answers)
         for key, count in self.answers.items():
             self.total[key] = self.total.get(key, 0) + count
+
+    def _read(self, asking: subprocess.Popen[str], lines: list[str]) -> None:
+        assert asking.stdout is not None
+        for line in asking.stdout:
+            lines.append(line)
+            self._under_way.set()
+
+    def await_answers(self) -> None:
+        """Wait until requests have been answered for five seconds, so that the operator knows of them."""
+        assert self._under_way.wait(120), "no request was answered within two minutes"
 
     def ask(self, seconds: float, rate: float = 20.0) -> dict[str, int]:
         with self.for_seconds(seconds, rate):
@@ -187,7 +213,7 @@ def says(cluster: RealCluster, words: str) -> bool:
 
 
 def serves(desk: Desk) -> str:
-    return str(json.loads(desk("status", "web", "--json", timeout_s=60).out)["endpoint"]["revision"])
+    return str(json.loads(desk("status", "web", "--json", timeout_s=180).out)["endpoint"]["revision"])
 
 
 def gateways(cluster: RealCluster) -> list[str]:
@@ -203,7 +229,7 @@ def test_no_request_fails_through_zero_and_back_canaries_and_kills(cluster: Real
     write(desk)
     asking = Asking(cluster)
     with a_process(desk) as process:
-        refused = desk("run", "serve.yaml", code=6, timeout_s=60).err
+        refused = desk("run", "serve.yaml", code=6, timeout_s=180).err
         assert "there is none on this cluster; `fairlead install --gateways 2` adds some" in refused
         add_gateways(cluster, "serve")
         add_client(cluster)
@@ -211,16 +237,17 @@ def test_no_request_fails_through_zero_and_back_canaries_and_kills(cluster: Real
         assert set(asking.ask(5)) <= {"200 r1", "again"}
 
         until(lambda: says(cluster, "asleep after 10s"), timeout_s=120)
-        until(lambda: not kubectl(cluster, "serve", "get", "replicas", "-o", "name"), timeout_s=60)
+        until(lambda: not kubectl(cluster, "serve", "get", "replicas", "-o", "name"), timeout_s=180)
         assert set(asking.ask(5)) <= {"200 r1", "again"}
 
-        with asking.for_seconds(15):
+        with asking.for_seconds(20):
+            asking.await_answers()  # or it may sleep by now, and nobody wakes it
             process.send_signal(signal.SIGKILL)
         assert set(asking.answers) <= {"200 r1", "again"}
     with a_process(desk):
         write(desk, env={"VERSION": "2"})
         with asking.for_seconds(30):
-            desk("run", "-d", "serve.yaml", timeout_s=60)
+            desk("run", "-d", "serve.yaml", timeout_s=180)
         for _ in range(6):
             assert set(asking.answers) <= {"200 r1", "200 r2", "again"}
             if serves(desk) == "r2":
@@ -229,8 +256,8 @@ def test_no_request_fails_through_zero_and_back_canaries_and_kills(cluster: Real
         assert serves(desk) == "r2"
 
         write(desk, env={"FAILS": "1"})
-        with asking.for_seconds(30):  # awake: where no replica of the old one is there, nothing is compared
-            desk("run", "-d", "serve.yaml", timeout_s=60)
+        with asking.for_seconds(30):
+            desk("run", "-d", "serve.yaml", timeout_s=180)
         for _ in range(6):
             assert set(asking.answers) <= {"200 r2", "500 r3", "again"}
             if says(cluster, "r3 was given up"):

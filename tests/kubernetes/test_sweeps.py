@@ -166,12 +166,12 @@ def test_the_commands_know_a_sweep_and_its_trials(desk: Desk, plane: ControlPlan
         until(lambda: not objects(plane, "Training", namespace) and not objects(plane, "Sweep", namespace))
 
 
-@pytest.mark.parametrize("num_rounds", [1, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_an_operator_that_is_killed_again_and_again_makes_no_trial_twice(
-    desk: Desk, plane: ControlPlane, namespace: str, num_rounds: int
+    desk: Desk, plane: ControlPlane, namespace: str
 ) -> None:
     kubectl, draw = Kubectl(plane, namespace), random.Random(7)
-    for _ in range(num_rounds):
+    for _ in range(4):
         kubectl("apply", "-f", "-", given=a_sweep(namespace, trials=NUM_TRIALS, parallel=3, run_s=0.5))
 
         def is_over() -> bool:

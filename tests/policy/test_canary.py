@@ -2,12 +2,21 @@
 
 import itertools
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.policy.serving.canary import MOST_PAIRS, Comparison, Verdict, judge_canary, log_wealth, step_at
+from fairlead.policy.serving.canary import (
+    MOST_PAIRS,
+    Comparison,
+    Verdict,
+    fails_mostly,
+    judge_canary,
+    log_wealth,
+    step_at,
+)
 
 MARGINS = {"failed": 0.01, "slow": 0.05}
 
@@ -63,3 +72,21 @@ def test_of_what_stays_unknown_the_old_one_stays() -> None:
 
 def test_each_step_ends_with_its_part_of_the_evidence() -> None:
     assert [step_at(3, evidence) for evidence in (0.0, 0.33, 0.34, 0.66, 0.67, 1.0)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_one_that_is_judged_alone_is_blamed_only_for_failing_most_of_its_requests() -> None:
+    assert [fails_mostly(requests, requests, 0.95) for requests in (0, 8, 9)] == [False, False, True]
+    assert not any(fails_mostly(requests, requests // 2, 0.95) for requests in range(2_000))
+    assert fails_mostly(200, 140, 0.95)
+
+
+def test_one_that_fails_half_is_blamed_no_more_often_than_stated_however_often_it_is_looked_at() -> None:
+    blamed = 0
+    for seed in range(200):
+        rng, errors = random.Random(seed), 0
+        for requests in range(1, 301):
+            errors += rng.random() < 0.5
+            if fails_mostly(requests, errors, 0.95):
+                blamed += 1
+                break
+    assert blamed <= 0.05 * 200

@@ -9,12 +9,12 @@ import pytest
 
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.parents import families_at
-from fairlead.policy.kinds.serving import Going, detail_of, judge, next_at
+from fairlead.policy.kinds.serving import Going, detail_of, judge, next_at, progress
 from fairlead.policy.serving.rollout import DRAIN_S
 from fairlead.policy.serving.routes import places_here, public_names, routes
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Replica, Serving
-from fairlead.state.demand import CanaryTraffic, Demand, Interval, Second
+from fairlead.state.demand import CanaryTraffic, Demand, Interval, RevisionTraffic, Second
 from fairlead.state.measurements import Measurement, Sample
 from fairlead.state.plan import Change, child_uid
 from fairlead.state.reasons import Code, Reason
@@ -42,6 +42,7 @@ class World:
         worse: Of them, those in which only the canary's request failed.
         gateway_began: When the gateway began to count.
         told_canaries: What gateways tell of a trial, in the place of ``pairs`` and ``worse``.
+        answered: Requests that each revision answered, and failed of them, as the gateway counts them.
         service_s: How long a request has a place of a replica; None where no request ends.
         room: Replicas that the machine has room for.
         measure: What its query answers at a time, a number or why there is none; None where nobody asks.
@@ -61,6 +62,7 @@ class World:
     worse: int = 0
     gateway_began: float = 0.0
     told_canaries: tuple[CanaryTraffic, ...] = ()
+    answered: dict[str, tuple[int, int]] = field(default_factory=dict)
     service_s: float | None = None
     room: int = 100
     intervals: list[Interval] = field(default_factory=list)
@@ -234,6 +236,10 @@ class World:
             since=max(self.began, self.gateway_began), in_flight=number, last_request=self.last_request,
             seconds=tuple(self.seconds), intervals=tuple(self.intervals[-90:]),
             canaries=self.told_canaries or (() if canary is None else (canary,)),
+            revisions=tuple(
+                RevisionTraffic(name=name, requests=requests, errors=errors)
+                for name, (requests, errors) in self.answered.items()
+            ),
         )  # fmt: skip
 
 
@@ -430,6 +436,15 @@ def test_an_endpoint_that_sleeps_shows_a_new_revision_once() -> None:
     assert world.names == []
 
 
+@pytest.mark.parametrize(("intent", "phase"), [(Intent.STOP, Phase.STOPPED), (Intent.SUSPEND, Phase.SUSPENDED)])
+def test_no_replica_of_an_endpoint_that_was_halted_counts_as_ready(intent: Intent, phase: Phase) -> None:
+    world = World(spec(replicas="2"))
+    world.run(4)
+    assert progress(world.serving) == "2/2 ready"
+    halted = replace(world.serving, intent=intent, status=replace(world.serving.status, phase=phase))
+    assert progress(halted) == "0/0 ready"
+
+
 def test_a_replica_that_goes_is_remembered_until_it_is_gone() -> None:
     world = World(spec(replicas="2"))
     world.run(4)
@@ -613,15 +628,105 @@ def test_a_first_revision_serves_without_a_canary() -> None:
     assert world.events[-1] == "RevisionReady: r1 is ready and serves"
 
 
-def test_an_endpoint_stays_awake_while_a_canary_is_on_trial() -> None:
-    world = World(
-        spec(replicas="0..2", scale="{idle: 10s}", canary="{within: 5m}"), in_flight=lambda at: 1 if at < 20 else 0
-    )
-    with_canary(world, replicas="0..2", scale="{idle: 10s}", canary="{within: 5m}")
-    world.run(60)
+ASLEEP = {"replicas": "0..2", "scale": "{idle: 10s}", "canary": "{within: 5m}"}
+
+
+def test_an_endpoint_sleeps_while_a_canary_is_on_trial_and_its_time_does_not_count() -> None:
+    world = World(spec(**ASLEEP), in_flight=lambda at: 1 if at < 20 or 1_000 < at < 1_600 else 0)
+    with_canary(world, **ASLEEP)
     assert [share[0] for share in world.shares] == ["r1", "r1", "r2"]
+    world.run(60)
+    assert (world.names, world.shares) == ([], [])
+    assert world.said == (
+        "asleep after 10s without a request; the next one wakes it; r2 is a canary, compared with r1 when requests come"
+    )
+    world.run(960)
+    assert [share[0] for share in world.shares] == ["r1", "r1", "r2"]
+    assert detail_of(world.serving).serving == 1
     world.run(300)
-    assert world.said.startswith("asleep after 10s without a request")
+    assert "after 5m with 0 pairs of requests it is not known whether it is as good as r1" in world.said
+
+
+def test_a_new_revision_of_an_endpoint_that_sleeps_is_compared_once_requests_come() -> None:
+    world = World(spec(**ASLEEP), in_flight=lambda at: 1 if at < 5 or at > 100 else 0)
+    world.run(40)
+    assert world.names == []
+    world.change(spec(**ASLEEP, env="{VERSION: b}"))
+    world.run(20)
+    assert (world.names, detail_of(world.serving).serving) == ([], 1)
+    world.run(60)
+    assert [share[:2] for share in world.shares] == [("r1", ""), ("r1", "control"), ("r2", "canary")]
+
+
+def test_the_old_revision_of_an_endpoint_that_is_woken_comes_with_the_new_one_and_requests_wait_for_it() -> None:
+    def start_s(replica: Replica) -> float:
+        return 4.0 if replica.revision == "r1" else 2.0
+
+    world = World(spec(**ASLEEP), in_flight=lambda at: 1 if at < 5 or at > 50 else 0, start_s=start_s)
+    world.run(49)
+    world.change(spec(**ASLEEP, env="{VERSION: b}"))
+    world.run(2.5)
+    assert world.names == ["r1-3", "r2-2"]
+    world.run(2)
+    assert world.shares == []
+    assert world.said.endswith("; 1 of r2 and 0 of r1 are ready: requests wait for r1")
+    world.run(3)
+    assert [share[:2] for share in world.shares] == [("r1", ""), ("r1", "control"), ("r2", "canary")]
+    assert (world.most, detail_of(world.serving).serving) == (2, 1)
+
+
+def without_the_old_one(canary: str = "{within: 1h}") -> World:
+    """An endpoint whose old revision was lost while another one was on trial, and does not come back."""
+    world = with_canary(replicas="1", canary=canary, ready_within="2m")
+    world.start_s = lambda replica: None if replica.revision == "r1" else 2.0
+    world.replicas["r1-1"] = replace(world.replicas["r1-1"], status=status(Phase.STARTING), created_at=world.now)
+    world.run(5)
+    assert world.shares == []
+    return world
+
+
+def test_where_the_old_revision_does_not_come_the_new_one_answers_and_takes_over_after_a_while_and_says_so() -> None:
+    world = without_the_old_one()
+    world.run(20)
+    assert world.shares == [("r2", "", 1, ["r2-2"])]
+    assert world.said.endswith("1 of r2 and 0 of r1 are ready, and r2 answers all requests")
+    assert world.events[-1] == "CanaryAlone: r2 answers all requests, as none of r1 is ready to compare it with"
+    assert detail_of(world.serving).serving == 1
+    world.answered = {"r2": (200, 20)}
+    world.run(120)
+    told = "none of r1 was ready within 2m to compare r2 with, which takes over uncompared"
+    assert f"CanaryUncompared: {told}: it failed 20 of 200 requests alone" in world.events
+    assert detail_of(world.serving).serving == 2
+
+
+def test_one_that_fails_while_it_answers_alone_is_rolled_back() -> None:
+    world = without_the_old_one()
+    world.answered = {"r2": (50, 50)}  # before it answered alone
+    world.run(20)
+    assert world.shares == [("r2", "", 1, ["r2-2"])]
+    world.answered = {"r2": (5, 5)}  # of a gateway that was restarted
+    world.run(2)
+    world.answered = {"r2": (14, 14)}
+    world.run(2)
+    why = "it failed 9 of 9 requests that it answered while none of r1 was ready"
+    assert f"CanaryRolledBack: r2 is rolled back and r1 serves: {why}" in world.events
+    assert detail_of(world.serving).target == 1
+
+
+def test_where_the_old_revision_fails_again_and_again_nothing_waits_for_it() -> None:
+    world = with_canary(replicas="1")
+    world.fail("r1-1")
+    world.run(2)
+    assert world.shares == [("r2", "", 1, ["r2-2"])]
+
+
+def test_where_the_old_revision_has_no_room_nothing_waits_for_it() -> None:
+    world = with_canary(replicas="1")
+    no_room = status(Phase.PENDING, reason=Reason(code=Code.WAITING_FOR_RESOURCES, message="no node has room"))
+    world.room = 1
+    world.replicas["r1-1"] = replace(world.replicas["r1-1"], status=no_room)
+    world.run(2)
+    assert world.shares == [("r2", "", 1, ["r2-2"])]
 
 
 def test_a_revision_that_was_stored_before_a_key_was_added_stays_the_revision() -> None:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from fairlead.cluster.records import build, plain
 from fairlead.policy.kinds.pipeline import KIND, PipelineDetail, judge
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.standing_pipeline import MOST_KEPT, TRIGGER, WATCHES, DriftCycle
@@ -295,7 +296,7 @@ def test_what_is_to_be_looked_for_otherwise_is_judged_anew() -> None:
         world.pipeline, spec=replace(world.pipeline.spec, watch=replace(LOOK, labels={WATCHES: "those"}))
     )
     world.goes_on()
-    assert world.cycle == DriftCycle(run=1)
+    assert world.cycle == DriftCycle(run=1, begin=0)
     assert (world.runs, world.pipeline.status.phase) == (["1"], Phase.RUNNING)
 
 
@@ -331,3 +332,8 @@ def test_one_with_a_driver_runs_once_whatever_its_schedule() -> None:
     world.passes(NOON)
     assert list(world.children) == ["driver"]
     assert world.pipeline.status.detail == PipelineDetail(submitted=True)
+
+
+def test_where_rows_count_from_is_unknown_where_a_cluster_stores_no_null() -> None:
+    told = {key: value for key, value in plain(DriftCycle(run=1, begin=None)).items() if value is not None}
+    assert build(DriftCycle, told).begin is None

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -36,7 +37,7 @@ def serving(home: Path, ask: Callable[[Client], Awaitable[None]]) -> None:
 
 def test_every_answer_has_the_headers_that_keep_it_apart(world: World) -> None:
     async def ask(client: Client) -> None:
-        for path in ("/", "/nothing", "/?state=x", "/static/app.js", "/static/icon.svg", "/live"):
+        for path in ("/", "/nothing", "/?state=x", "/icon.svg", "/live"):
             async with client.get(path) as answer:
                 assert answer.headers["X-Content-Type-Options"] == "nosniff", path
                 policy = answer.headers["Content-Security-Policy"]
@@ -49,15 +50,33 @@ def test_every_answer_has_the_headers_that_keep_it_apart(world: World) -> None:
     serving(world.cluster.home.path, ask)
 
 
-def test_a_page_carries_its_style_which_the_policy_lets_in_by_its_hash(world: World) -> None:
+def test_a_page_carries_its_style_and_script_which_the_policy_lets_in_by_their_hashes(world: World) -> None:
     async def ask(client: Client) -> None:
         async with client.get("/") as answer:
             policy, text = answer.headers["Content-Security-Policy"], await answer.text()
-        style = text.partition("<style>")[2].partition("</style>")[0]
-        assert "prefers-color-scheme" in style
-        told = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-        assert f"style-src 'sha256-{told}';" in policy
-        assert 'rel="stylesheet"' not in text
+        for element, word in (("style", "prefers-color-scheme"), ("script", "EventSource")):
+            content = text.partition(f"<{element}>")[2].partition(f"</{element}>")[0]
+            assert word in content
+            told = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+            assert f"{element}-src 'sha256-{told}';" in policy
+        # Nothing but the icon is loaded, which no browser waits for.
+        assert re.findall(r'<(?:link|script|img)[^>]*(?:href|src)="([^"]*)"', text) == ["/icon.svg"]
+
+    serving(world.cluster.home.path, ask)
+
+
+def test_a_window_that_another_site_opened_is_cut_off_from_it(world: World) -> None:
+    link = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+    async def ask(client: Client) -> None:
+        for site, policy in {
+            "cross-site": "same-origin", "same-site": "same-origin", None: "same-origin", "none": None,
+            "same-origin": None,
+        }.items():  # fmt: skip
+            for path in ("/", "/nothing"):
+                headers = link if site is None else {**link, "Sec-Fetch-Site": site}
+                async with client.get(path, headers=headers) as answer:
+                    assert answer.headers.get("Cross-Origin-Opener-Policy") == policy, (site, path)
 
     serving(world.cluster.home.path, ask)
 
@@ -68,7 +87,7 @@ def test_a_name_that_is_not_this_machines_is_refused(world: World) -> None:
             "localhost": 200, "LOCALHOST:7700": 200, "127.0.0.1:1": 200, "[::1]:7700": 200, "evil.example": 421,
             "localhost.evil.example": 421, "127.0.0.1.evil.example:80": 421, "": 421, "evil.example:localhost": 421,
         }.items():  # fmt: skip
-            for path in ("/", "/static/app.js", "/live"):
+            for path in ("/", "/icon.svg", "/live"):
                 async with client.get(path, headers={"Host": host}) as answer:
                     assert answer.status == status, (host, path)
 
@@ -92,14 +111,14 @@ def test_nothing_can_be_changed_and_nothing_is_read_by_another_site(world: World
     serving(world.cluster.home.path, ask)
 
 
-def test_files_beside_the_static_ones_are_not_served(world: World) -> None:
+def test_files_beside_the_icon_are_not_served(world: World) -> None:
     async def ask(client: Client) -> None:
         for path in (
-            "/static/",
+            "/static/app.js",
             "/static/../server.py",
             "/static/%2e%2e/server.py",
-            "/static/page.html",
-            "/static//etc",
+            "/icon.svg/../server.py",
+            "/templates/page.html",
         ):
             async with client.get(path) as answer:
                 assert answer.status == 404, path

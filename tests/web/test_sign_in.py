@@ -74,7 +74,7 @@ def test_nothing_is_shown_to_whoever_has_not_said_who_they_are(world: World) -> 
                     assert "secret-run" not in text
                     assert '<form class="filter" method="post" action="/sign-in">' in text
                     assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
-        for path in ("/livez", "/readyz", "/static/app.js"):
+        for path in ("/livez", "/readyz", "/icon.svg"):
             async with client.get(path) as answer:
                 assert answer.status == 200
 

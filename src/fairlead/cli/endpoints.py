@@ -8,7 +8,7 @@ from fairlead.cli.show import describe_event, message
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import NotFound
-from fairlead.policy.kinds.serving import asked_revision, detail_of, share_of_canary
+from fairlead.policy.kinds.serving import asked_revision, detail_of, replica_counts, share_of_canary
 from fairlead.policy.serving.canary import judge_canary
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving
@@ -32,13 +32,14 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
     """Describe an endpoint beyond its state: address, serving revision and replicas, access, and demand."""
     serving = cast("Workload[Serving]", workload)
     detail, demand = detail_of(serving), None
+    ready, wanted = replica_counts(serving)
     if isinstance(cluster, LocalCluster):
         demand = cluster.snapshot().demand.get(workload.uid)
     return {
         "url": cluster.endpoint_url(serving),
         "proxy": _proxy_json(cluster, serving),
         "revision": None if detail.serving is None else f"r{detail.serving}",
-        "replicas": {"ready": detail.ready, "wanted": detail.wanted},
+        "replicas": {"ready": ready, "wanted": wanted},
         "canary": _canary_json(serving),
         "access": _access_json(cluster, serving),
         "requests_per_second": None if demand is None else demand.rate(time.time()),
@@ -50,7 +51,8 @@ def _proxy_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str,
     """Return the proxy, and the reason if it does not route the endpoint's requests; None without a proxy."""
     if not isinstance(cluster, LocalCluster):
         return None
-    from fairlead.cluster.local.gateway_proxy import HAPROXY, told  # here and not above: few machines have one
+    from fairlead.cluster.local.gateway_proxy import told  # here and not above: few machines have one
+    from fairlead.gateway.proxying.programs import HAPROXY
     from fairlead.policy.serving.routes import public_names
 
     found = told(cluster.home)

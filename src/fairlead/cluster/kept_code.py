@@ -69,21 +69,31 @@ class KeptCode:
 
 
 def file_differences(old: KeptCode, new: KeptCode) -> Iterator[str]:
-    """Yield the lines of a unified diff of all files; for binary files, a line that they differ."""
+    """Yield the lines of a unified diff of all files; a line for one that differs and has none to show."""
     before = {file.path: file for file in old.files or ()}
     after = {file.path: file for file in new.files or ()}
     for path in sorted({*before, *after}):
         if path in before and path in after and before[path] == after[path]:
             continue
-        texts = [_lines(code, path) if path in files else [] for code, files in ((old, before), (new, after))]
-        if texts[0] is None or texts[1] is None:
+        one, other = (code.read(path) if path in files else b"" for code, files in ((old, before), (new, after)))
+        if one is None or other is None:
+            yield f"Files a/{path} and b/{path} differ; one of them is kept no longer"
+        elif b"\0" in one[:8192] or b"\0" in other[:8192]:
             yield f"Binary files a/{path} and b/{path} differ"
-        elif texts[0] == texts[1]:
+        elif one == other:
             yield f"{path}: only its mode differs"
         else:
             old_name = f"a/{path}" if path in before else "/dev/null"
             new_name = f"b/{path}" if path in after else "/dev/null"
-            yield from (line.rstrip("\n") for line in difflib.unified_diff(texts[0], texts[1], old_name, new_name))
+            yield from _text_differences(one, other, old_name, new_name)
+
+
+def _text_differences(one: bytes, other: bytes, old_name: str, new_name: str) -> Iterator[str]:
+    old, new = (content.decode(errors="replace").splitlines(keepends=True) for content in (one, other))
+    if max(len(old), len(new)) > MOST_LINES:
+        yield f"Files {old_name} and {new_name} differ; a text of more than {MOST_LINES:,} lines is not compared"
+        return
+    yield from (line.rstrip("\n") for line in difflib.unified_diff(old, new, old_name, new_name))
 
 
 def package_differences(old: KeptCode, new: KeptCode) -> list[str]:
@@ -98,12 +108,3 @@ def package_differences(old: KeptCode, new: KeptCode) -> list[str]:
         for name in names
         if first.get(name) != second.get(name)
     ]
-
-
-def _lines(code: KeptCode, path: str) -> list[str] | None:
-    """Return the lines of a file; None when it is binary, too long, or no longer exists."""
-    content = code.read(path)
-    if content is None or b"\0" in content[:8192]:
-        return None
-    lines = content.decode(errors="replace").splitlines(keepends=True)
-    return lines if len(lines) <= MOST_LINES else None

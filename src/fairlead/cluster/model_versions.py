@@ -1,6 +1,7 @@
 """The port to versions of models, local or of a cluster's namespace, and the resolution of references to them."""
 
 import difflib
+from dataclasses import replace
 from typing import Protocol
 
 from fairlead.errors import NotFound
@@ -19,7 +20,10 @@ class ModelVersions(Protocol):
         ...
 
     def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
-        """Store a new version, whose content already exists; return it, with False if it was known already."""
+        """Store a new version, whose content already exists, and return it.
+
+        If one of the same content and origin is there, that is returned with what is newly known of it, and False.
+        """
         ...
 
     def remove_model(self, version: ModelVersion) -> None:
@@ -41,7 +45,13 @@ class ModelVersions(Protocol):
 
 def is_same(one: ModelVersion, other: ModelVersion) -> bool:
     """Return whether two versions of a name have the same content and origin."""
-    return (one.digest, one.lineage, one.metrics) == (other.digest, other.lineage, other.metrics)
+    return (one.digest, one.lineage) == (other.digest, other.lineage)
+
+
+def updated(version: ModelVersion, given: ModelVersion) -> ModelVersion:
+    """Return a stored version with the metrics and the objective of a later push of the same."""
+    by = (version.objective, version.goal) if given.objective is None else (given.objective, given.goal)
+    return replace(version, metrics={**version.metrics, **given.metrics}, objective=by[0], goal=by[1])
 
 
 def find_version(there: ModelVersions, reference: ModelReference) -> ModelVersion:

@@ -5,6 +5,8 @@ with it. The operator may thus be killed and restarted anywhere, while requests 
 that answers requests is a child: the parent holds its listening socket, so that no connection is refused while it is
 restarted.
 
+With `--proxy haproxy` the image's haproxy takes what needs no decision straight to replicas, as on one machine.
+
 It needs only the standard library and two rights of the API server: to watch the first ConfigMap and to write the
 second.
 """
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.gateway.packing import DEMAND_KEY, ROUTES_KEY, packed, unpacked
+from fairlead.gateway.proxying.programs import HAPROXY, PROXIES, PYTHON, find_haproxy
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ROUTES = "fairlead-routes"
@@ -195,10 +198,11 @@ class Relay:
 class Gateways:
     """Supervises the process that answers requests, and holds its listening socket."""
 
-    def __init__(self, directory: Path, listening: socket.socket, grace_s: float) -> None:
+    def __init__(self, directory: Path, listening: socket.socket, grace_s: float, haproxy: Path | None = None) -> None:
         self._directory = directory
         self._listening = listening
         self._grace_s = grace_s
+        self._haproxy = haproxy
         self._process: subprocess.Popen[bytes] | None = None
         self._ends = False
 
@@ -229,6 +233,8 @@ class Gateways:
             sys.executable, "-m", "fairlead.gateway", "--directory", os.fspath(self._directory),
             "--listen-fd", str(door), "--grace", str(self._grace_s), "--access-log", "-",
         ]  # fmt: skip
+        if self._haproxy is not None:
+            command += ["--haproxy", os.fspath(self._haproxy)]
         return subprocess.Popen(command, pass_fds=[door], stdin=subprocess.DEVNULL)
 
 
@@ -239,7 +245,14 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default {PORT})")
     parser.add_argument("--account", type=Path, default=ACCOUNT, help="where its token and the API server's CA are")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds to finish in after TERM (default 30)")
+    parser.add_argument("--proxy", choices=PROXIES, default=PYTHON, help=f"program in front (default {PYTHON}: none)")
     arguments = parser.parse_args()
+    haproxy = find_haproxy() if arguments.proxy == HAPROXY else None
+    if arguments.proxy == HAPROXY and haproxy is None:
+        sys.exit(
+            "gateway: --proxy haproxy, and this image has no haproxy in its PATH; build one on a base that has it "
+            "(`apt-get install haproxy`), or `fairlead install` with --gateway-proxy python"
+        )
     arguments.directory.mkdir(parents=True, exist_ok=True)
     environ = os.environ
     server = ApiServer(
@@ -264,7 +277,7 @@ def main() -> None:
     if stop.is_set():
         return
     # Not before: a ready pod gets requests, for which there would be no routes yet.
-    gateways.append(Gateways(arguments.directory, _listen(arguments.port), arguments.grace))
+    gateways.append(Gateways(arguments.directory, _listen(arguments.port), arguments.grace, haproxy))
     threading.Thread(target=relay.tell, daemon=True).start()
     code = gateways[0].run()
     with suppress(OSError, ValueError, KeyError, http.client.HTTPException):

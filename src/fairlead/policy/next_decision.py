@@ -7,6 +7,7 @@ from fairlead.policy.capacity import spot_deadline
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.slow_starts import look_times as start_times
 from fairlead.policy.kinds.table import parent_of
+from fairlead.policy.kinds.unconfirmed_ends import look_times as end_times
 from fairlead.policy.queue.budgets import limit_times
 from fairlead.policy.scaling.elastic import next_look
 from fairlead.policy.scaling.scale_up import REPLY_PATIENCE_S
@@ -57,6 +58,7 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
         if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.retry_at is not None:
             yield status.retry_at
         yield from start_times(workload)
+        yield from end_times(workload)
         if spec.max_duration_s is not None and status.started_at is not None and not status.phase.is_final:
             yield status.started_at + spec.max_duration_s
         if spec.stall_timeout_s is not None and status.phase in (Phase.STARTING, Phase.RUNNING):

@@ -1,1 +1,1 @@
-"""Runs inside a pod. Standard library only at import time; torch, numpy and fsspec only where they are used."""
+"""Code that runs inside a pod. Imports only the standard library at import time; torch, numpy and fsspec on use."""

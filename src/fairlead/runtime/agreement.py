@@ -1,8 +1,9 @@
-"""Lets the ranks decide together: does a stop notice stand, is a checkpoint due, at which step.
+"""Makes collective decisions of the ranks: whether to stop, whether a checkpoint is due, and at which step.
 
-Every rank calls in at the same steps; the maximum over the ranks is the verdict, so that one notice on one rank stops
-all of them at the same step. The exchange costs a fraction of a millisecond; where steps are so fast that this would
-show, the ranks exchange only at every k-th call. k travels in the same vector, so all of them always use the same.
+Every rank takes part at the same steps, and the result is the maximum over the ranks, so that a stop notice on one rank
+stops all of them at the same step. An exchange costs a fraction of a millisecond. Where steps are so short that this
+would be noticeable, the ranks exchange only at every k-th call. k is part of the exchanged vector, so all ranks always
+use the same k.
 """
 
 import math
@@ -14,7 +15,7 @@ from fairlead.runtime.channels import Channel
 from fairlead.runtime.errors import AgreementFailed
 
 SHARE = 0.01
-"""The exchange may take this share of the step time."""
+"""Largest share of the step time that the exchange may take."""
 
 LONGEST_GAP = 1000
 PROBES = 5
@@ -22,15 +23,15 @@ PROBES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The common knowledge of all ranks after an exchange.
+    """The result of an exchange, the same on all ranks.
 
     Attributes:
-        stop: A stop notice came to some rank.
+        stop: Some rank received a stop notice.
         due: Some rank found that a checkpoint is due.
-        busy: Some rank still works on the save before.
-        over: Some rank found that the training must not go on without a newer checkpoint.
+        busy: Some rank is still writing the previous save.
+        over: Some rank found that training must not continue without a newer checkpoint.
         memory_due: Some rank found that a save into memory is due.
-        memory_busy: Some rank still works on the one before.
+        memory_busy: Some rank is still writing the previous save into memory.
     """
 
     stop: bool
@@ -42,10 +43,10 @@ class Verdict:
 
 
 class Agreement:
-    """The exchange of one rank with the others.
+    """One rank's side of the exchange.
 
-    Only rank 0 measures, so the gap is its opinion. It at most doubles from one exchange to the next: one odd fast
-    stretch must not hide a stop notice for long.
+    Only rank 0 measures, so it chooses the gap. The gap at most doubles from one exchange to the next, so that one
+    unusually fast stretch cannot hide a stop notice for long.
     """
 
     def __init__(self, channel: Channel, *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -58,11 +59,11 @@ class Agreement:
 
     @property
     def gap(self) -> int:
-        """The ranks exchange at every this many calls."""
+        """Number of calls from one exchange to the next."""
         return self._gap
 
     def comes_now(self) -> bool:
-        """Count one call; whether the ranks exchange at this one. The same on all ranks."""
+        """Count one call and return whether the ranks exchange at it. The answer is the same on all ranks."""
         self._calls += 1
         return self._calls >= self._gap
 
@@ -77,7 +78,7 @@ class Agreement:
         memory_due: bool = False,
         memory_busy: bool = False,
     ) -> Verdict:
-        """Exchange; every rank must come here at the same step.
+        """Exchange with the other ranks; every rank must call this at the same step.
 
         Raises:
             AgreementFailed: The ranks are at different steps, or one of them is gone.
@@ -114,7 +115,7 @@ class Agreement:
         return min(math.ceil(self.cost_s / (step_s * SHARE)), self._gap * 2, LONGEST_GAP)
 
     def _probe(self) -> float:
-        """Seconds of one exchange between ranks that do not wait for each other."""
+        """Return the seconds that one exchange takes when no rank waits for another."""
         if self._channel.world_size == 1:
             return 0.0
         costs = []

@@ -1,8 +1,8 @@
-"""The working directory's arrival in a pod: out of mounted pieces, or from where checkpoints are kept.
+"""Delivers the working directory to a pod, from mounted parts or from the place where checkpoints are stored.
 
-An archive is a packed tar, called by what its content hashes to. One on a volume gets there through a pod that mounts
-it: `await` keeps that pod until the archive is there, and `receive`, executed beside it, writes it from its input.
-Standard library only, but for archives on an object store.
+An archive is a compressed tar file named by the hash of its content. An archive on a volume is written through a pod
+that mounts the volume: `await` keeps that pod running until the archive exists, and `receive`, executed in the same
+pod, writes it from standard input. Only the standard library is needed, except for archives on an object store.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READY = "send"
 
 
 def unpack(parts: str, directory: str) -> None:
-    """The archive whose pieces lie in a directory, in the order of their names."""
+    """Extract the archive whose parts are the files of a directory, in the order of their names."""
     pieces = []
     for name in sorted(os.listdir(parts)):
         path = os.path.join(parts, name)
@@ -46,13 +46,13 @@ def unpack(parts: str, directory: str) -> None:
 
 
 def fetch(place: str, directory: str, scratch: str) -> None:
-    """The archive at a path or URL, whose last part is its name.
+    """Extract the archive at a path or URL whose last part is the archive's name.
 
     Args:
-        scratch: An existing directory of the pod's own, for one that has to be downloaded first.
+        scratch: An existing directory on the pod's own disk, for an archive that has to be downloaded first.
 
     Raises:
-        StoreUnavailable: After several tries it cannot be read, is not there, or is not what its name says.
+        StoreUnavailable: The archive cannot be read after several tries, does not exist, or does not match its name.
         MissingExtra: The URL needs a package that the image does not have.
     """
     if not is_url(place):
@@ -75,7 +75,11 @@ def fetch(place: str, directory: str, scratch: str) -> None:
 
 
 def extract(content: BinaryIO, directory: str) -> None:
-    """The files of a packed tar, below a directory and nowhere else."""
+    """Extract the files of a compressed tar, all of them below a directory.
+
+    Raises:
+        ValueError: The tar has a member outside the directory, or one that is neither a file nor a directory.
+    """
     os.makedirs(directory, exist_ok=True)
     with tarfile.open(fileobj=content, mode="r:*") as archive:
         for member in archive:
@@ -83,7 +87,7 @@ def extract(content: BinaryIO, directory: str) -> None:
 
 
 def wait_for(path: str) -> int:
-    """Until a file is there; 1 if nothing has written beside it for ten minutes."""
+    """Wait until a file exists and return 0; return 1 if its unfinished copy does not grow for ten minutes."""
     since, seen = time.monotonic(), 0
     while not os.path.exists(path):
         size = _size(_unfinished(path))
@@ -97,10 +101,10 @@ def wait_for(path: str) -> int:
 
 
 def receive(path: str, source: BinaryIO) -> int:
-    """Write an archive from an input that begins with a line of JSON: ``size`` in bytes, and ``keep``, names of others.
+    """Write an archive from an input that begins with a line of JSON: ``size`` in bytes and ``keep``, other names.
 
-    Archives beside it that are not to be kept are removed. The exit code: 1 if it could not be written, or what came is
-    not what its name says.
+    Archives beside it that ``keep`` does not name are removed. Returns the exit code: 1 if the archive could not be
+    written, or if its content does not match its name.
     """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     print(READY, flush=True)
@@ -117,7 +121,7 @@ def receive(path: str, source: BinaryIO) -> int:
             os.fsync(file.fileno())
     except OSError as error:
         problem = str(error)
-        # Whoever sends hears of the end only when everything was taken.
+        # The sender learns of the failure only after all of its data was read.
         while left and (piece := source.read(min(PIECE_BYTES, left))):
             left -= len(piece)
     if not problem and not _is_named(path, digest.hexdigest()):
@@ -160,7 +164,7 @@ def _is_named(path: str, digest: str) -> bool:
 
 
 def _unfinished(path: str) -> str:
-    """Return where this pod writes it; another pod may write the same archive just now."""
+    """Return the path at which this pod writes the archive; another pod may be writing the same one."""
     return f"{path}.{socket.gethostname()}.part"
 
 
@@ -172,7 +176,7 @@ def _size(path: str) -> int:
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: str) -> None:
-    """One file; older Pythons have no filter that would see to it that it stays below the directory."""
+    """Extract one member; older Python versions have no filter that keeps it below the directory."""
     root = os.path.realpath(directory)
     place = os.path.realpath(os.path.join(root, member.name))
     if not (member.isfile() or member.isdir()) or os.path.commonpath((root, place)) != root:

@@ -1,7 +1,7 @@
-"""Checks what a program gives ``run.progress`` and ``run.checkpoint``, where it calls them.
+"""Checks the arguments of ``run.progress`` and ``run.checkpoint`` at the call.
 
-Called in every step, so that the usual value costs one comparison. Nothing here reads a tensor of a device but one that
-is given as a count.
+These checks run in every step, so an argument of the usual type costs one comparison. No tensor on a device is read,
+except one that is given as a count.
 """
 
 import math
@@ -11,16 +11,16 @@ from fairlead.runtime.errors import Misuse
 
 
 def whole(value: object, where: str, *, least: int = 0) -> int:
-    """Return the value as an int: any integer, also one of numpy or a tensor of one element; no bool and no float.
+    """Return the value as an int: any integer, also of numpy or a one-element tensor; a bool or float is refused.
 
-    A float is refused even if it is whole: one that is computed is whole in some steps only, and would fail late.
+    A float is refused even if it is whole: a computed one is whole only in some steps, and would fail late.
 
     Args:
-        where: What the program gave, as in "run.progress(step)"; for the message.
-        least: The lowest number that makes sense.
+        where: The argument as the message names it, as in "run.progress(step)".
+        least: The lowest number allowed.
 
     Raises:
-        Misuse: It is no whole number, or a lower one.
+        Misuse: The value is not a whole number, or is lower than ``least``.
     """
     if type(value) is not int:
         try:
@@ -38,7 +38,7 @@ def passes(value: object) -> float:
     """Return an epoch as a float, fractions allowed.
 
     Raises:
-        Misuse: It is no finite number, or below 0.
+        Misuse: The value is not a finite number, or is below 0.
     """
     if type(value) is not float and type(value) is not int:
         value = math.nan if isinstance(value, bool) or not _is_one_number(value) else _read(value)
@@ -49,10 +49,10 @@ def passes(value: object) -> float:
 
 
 def check_number(name: str, value: object) -> None:
-    """Refuse a loss or a metric that can be no number; a tensor is not read, and None says that there is none now.
+    """Refuse a loss or a metric that cannot be a number. A tensor is not read, and None means no value at this step.
 
     Raises:
-        Misuse: It is no number and no tensor or array of one element.
+        Misuse: The value is neither a number nor a tensor or array of one element.
     """
     kind = type(value)
     if kind is float or kind is int or value is None or _is_one_number(value):
@@ -64,7 +64,7 @@ def check_number(name: str, value: object) -> None:
 
 
 def said(value: object) -> str:
-    """Return the value as a message shows it, with its type: "the string 'x'", "a list", "1.6 (float)"."""
+    """Return the value as messages show it, with its type: "the string 'x'", "a value of type list", "1.6 (float)"."""
     kind = type(value).__name__
     if isinstance(value, str):
         return f"the string {value[:40]!r}"
@@ -86,7 +86,7 @@ def _is_one_number(value: object) -> bool:
 
 
 def _num_elements(value: object) -> int | None:
-    """Elements of a tensor or an array; None of anything else."""
+    """Return the number of elements of a tensor or an array; None for anything else."""
     count = getattr(value, "numel", None)
     count = count() if callable(count) else getattr(value, "size", None)
     return count if isinstance(count, int) else None

@@ -1,7 +1,8 @@
-"""Channels between the ranks of a run, apart from the training's own traffic.
+"""Channels between the ranks of a run, separate from the training's own communication.
 
-Three channels with one face: nobody to talk to, a gloo group of torch.distributed, and a star of sockets around rank
-0 for programs without it. A channel is used by one thread at a time; two threads use two channels.
+Three channels share one interface: one for a single rank, a gloo group of torch.distributed, and a star of sockets
+around rank 0 for programs without torch.distributed. A channel is used by one thread at a time; two threads use two
+channels.
 """
 
 import errno
@@ -29,22 +30,22 @@ HEADER = struct.Struct(">I")
 class Channel(Protocol):
     """A collective exchange: every rank makes the same calls in the same order.
 
-    A call raises AgreementFailed when a rank is gone or does not come in time; the channel is of no use then.
+    A call raises AgreementFailed when a rank is gone or does not answer in time; the channel cannot be used afterwards.
     """
 
     rank: int
     world_size: int
 
     def gather(self, value: Any) -> list[Any]:
-        """The JSON value of every rank, by rank."""
+        """Return the JSON value of every rank, by rank."""
         ...
 
     def maximum(self, vector: Sequence[int]) -> list[int]:
-        """The largest of every rank's numbers, place by place."""
+        """Return the elementwise maximum over the ranks' vectors."""
         ...
 
     def close(self) -> None:
-        """Let go of connections; calling it again does nothing."""
+        """Close the connections; calling it again does nothing."""
         ...
 
 
@@ -61,11 +62,11 @@ class Alone:
         return list(vector)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""
 
 
 class Gloo:
-    """A gloo group of its own over all ranks. Making one is collective; the training's groups are not touched."""
+    """A separate gloo group over all ranks. Creating one is collective; the training's own groups are not used."""
 
     def __init__(self, *, timeout_s: float = EXCHANGE_TIMEOUT_S) -> None:
         import torch.distributed as dist
@@ -98,16 +99,16 @@ class Gloo:
         return [int(item) for item in tensor.tolist()]
 
     def close(self) -> None:
-        """The group goes with the process: destroying it is collective, and a rank may be gone."""
+        """Do nothing: destroying the group is collective and a rank may be gone, so it ends with the process."""
 
 
 class Star:
-    """Rank 0 in the middle, a connection to every other rank."""
+    """A star of sockets: rank 0 has a connection to every other rank."""
 
     def __init__(
         self, *, rank: int, connections: Sequence[socket.socket], timeout_s: float = EXCHANGE_TIMEOUT_S
     ) -> None:
-        """For rank 0 the connections of ranks 1, 2, ... in that order; for others the one to rank 0."""
+        """Take the connections: for rank 0 those of ranks 1, 2, ... in that order; for others the one to rank 0."""
         self.rank = rank
         self.world_size = 0
         self._connections = list(connections)
@@ -158,12 +159,12 @@ def open_stars(
     names: Sequence[str],
     timeout_s: float = OPEN_TIMEOUT_S,
 ) -> list[Star]:
-    """One star for each name. Collective: returns when every rank is connected.
+    """Open one star for each name. Collective: returns when every rank is connected.
 
-    The token keeps ranks of another run, or of an earlier attempt, apart; it is no secret.
+    The token tells apart ranks of this attempt from those of another run or an earlier attempt; it is not a secret.
 
     Raises:
-        AgreementFailed: Some rank did not come in time; the message names it.
+        AgreementFailed: Some rank did not connect within ``timeout_s``; the message names it.
     """
     deadline = time.monotonic() + timeout_s
     if rank == 0:
@@ -213,7 +214,7 @@ def _hello(connection: socket.socket) -> dict[str, Any]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listen on rank 0's own address where it has one, so that a run on one machine is not seen from outside."""
+    """Listen on rank 0's own address if possible, so that a run on one machine is not reachable from outside."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -221,7 +222,7 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listener.bind(address)
         except OSError as error:
-            # The name may stand for a service in front of the pod, which no process can bind to.
+            # The name may be that of a Service in front of the pod, to which no process can bind.
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
             listener.bind(("", port))
@@ -247,7 +248,7 @@ def _connect(rank: int, host: str, port: int, token: str, name: str, deadline: f
             receive(connection)
             return connection
         except (OSError, ValueError) as error:
-            # Rank 0 of an earlier attempt may still hold the port; the next one will know us.
+            # Rank 0 of an earlier attempt may still hold the port; the one of this attempt will accept this rank.
             problem = error
             connection.close()
             time.sleep(0.05)
@@ -255,17 +256,17 @@ def _connect(rank: int, host: str, port: int, token: str, name: str, deadline: f
 
 
 def send(connection: socket.socket, value: Any) -> None:
-    """One JSON message, its length first."""
+    """Send one JSON message, preceded by its length."""
     data = json.dumps(value).encode()
     connection.sendall(HEADER.pack(len(data)) + data)
 
 
 def receive(connection: socket.socket) -> Any:
-    """One message.
+    """Receive one message.
 
     Raises:
         OSError: The other side is gone or late.
-        ValueError: What came is no message of ours.
+        ValueError: The data received is not a message of this protocol.
     """
     (size,) = HEADER.unpack(_exactly(connection, HEADER.size))
     if size > LARGEST_MESSAGE:

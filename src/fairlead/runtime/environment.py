@@ -1,4 +1,4 @@
-"""Reads a process's environment once: torchrun's variables and Fairlead's own."""
+"""Reads a rank's environment once: torchrun's variables and Fairlead's own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,36 +9,36 @@ from fairlead.runtime.errors import Misuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The pod contract as one rank sees it; the defaults are those of a plain ``python script.py``.
+    """The pod contract from one rank's view; the defaults are those of a plain ``python script.py``.
 
     Attributes:
-        rank: Number of this process among all of them.
-        world_size: How many processes run together.
-        local_rank: Number of this process among those of its pod.
+        rank: Number of this process among all ranks.
+        world_size: Number of ranks.
+        local_rank: Number of this process among the ranks of its pod.
         node: Number of the pod.
         run: Name of the run; empty outside Fairlead.
-        run_uid: Identity of the run, the same over its restarts.
-        attempt: How often the run was started before.
-        pod_dir: Where reports go; None outside Fairlead, and then progress is printed.
-        run_dir: Kept across restarts.
-        checkpoint_to: Directory or URL of this run's checkpoints; None for no place.
-        checkpoint_from: Directory or URL from which a run begins that has no checkpoint of its own; None for none.
-        every_s: Seconds between checkpoints; None when time does not count.
-        every_steps: Steps between checkpoints; None when steps do not count.
-        every_auto: The seconds between checkpoints are chosen; excludes the two others.
-        keep: How many complete checkpoints are kept.
-        memory_dir: Where the nodes hold checkpoints in memory; None where they hold none.
-        memory_every_s: Seconds between saves into memory; None when time does not count.
-        memory_every_steps: Steps between saves into memory; None when steps do not count.
+        run_uid: Identity of the run, the same over its attempts.
+        attempt: Number of earlier starts of the run.
+        pod_dir: Directory for reports; None outside Fairlead, where progress is printed instead.
+        run_dir: Directory that is kept across attempts.
+        checkpoint_to: Directory or URL of this run's checkpoints; None for none.
+        checkpoint_from: Directory or URL of the checkpoints from which a run without its own starts; None for none.
+        every_s: Seconds between checkpoints; None if they are not due by time.
+        every_steps: Steps between checkpoints; None if they are not due by steps.
+        every_auto: The seconds between checkpoints are chosen automatically; excludes the other two.
+        keep: Number of complete checkpoints that are kept, at least 1.
+        memory_dir: Directory in which the nodes keep checkpoints in memory; None for no such checkpoints.
+        memory_every_s: Seconds between saves into memory; None if they are not due by time.
+        memory_every_steps: Steps between saves into memory; None if they are not due by steps.
         master_addr: Host of rank 0.
-        agree_port: Port on that host for Fairlead's own use; None when nobody reserved one.
-        grace_s: Seconds between a stop notice and the end.
-        parallel: The split of a step as JSON, as ``parallel.read_split`` takes it; None when the spec says none.
-        terminate_on_nan: A loss that is no finite number ends the program.
-        traced: The program runs with fake tensors, to count what it would allocate.
-        probed: This start only measures how long a step of its split takes.
-        members_dir: Where ranks meet that go on in place when one is killed; None where all start again then.
-        elastic: The next start of the run may have another number of ranks, as its spec says.
+        agree_port: Port on that host for Fairlead's own use; None if none is reserved.
+        grace_s: Seconds between a stop notice and the kill.
+        parallel: The split of a step as JSON, as ``parallel.read_split`` accepts it; None if the spec has none.
+        terminate_on_nan: A loss that is NaN or infinite ends the program.
+        traced: The program runs with fake tensors, to measure the memory that it would allocate.
+        probed: This attempt only measures how long a step of its split takes.
+        members_dir: Directory through which ranks continue in place after one is killed; None if all restart instead.
+        elastic: The next attempt of the run may have another number of ranks, as its spec allows.
     """
 
     rank: int = 0
@@ -91,10 +91,10 @@ def read_environment(
     every_steps: int | None = None,
     keep: int | None = None,
 ) -> Environment:
-    """The environment, with the program's own wishes where the environment says nothing.
+    """Return the environment, with the program's own values where the environment has none.
 
     Raises:
-        Misuse: A variable does not hold a number, or the numbers contradict each other.
+        Misuse: A variable is not a number, or the numbers contradict each other.
     """
     given_every_s = _number(environ, "FAIRLEAD_CHECKPOINT_EVERY_S")
     given_every_steps = _whole(environ, "FAIRLEAD_CHECKPOINT_EVERY_STEPS")

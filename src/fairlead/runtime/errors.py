@@ -1,13 +1,13 @@
-"""Every error that the in-pod library raises on purpose.
+"""Errors that the in-pod library raises on purpose.
 
 RuntimeFault
-  Misuse              the program calls the library in a way that cannot work
-  AgreementFailed     the ranks could not reach each other, or do not agree on what they are doing
-  MissingExtra        a package that this feature needs is not installed
-  StoreUnavailable    the place of the checkpoints cannot be reached; nothing is known to be lost
-  LossNotFinite       the loss of a step is NaN or infinite
-  ReformFailed        ranks that were to go on without one that is gone did not come together
-  CheckpointMismatch  a sound checkpoint does not belong to this program
+    Misuse              the program calls the library in a way that cannot work
+    AgreementFailed     the ranks cannot reach each other, or are not at the same step
+    MissingExtra        a package that this feature needs is not installed
+    StoreUnavailable    the checkpoint storage cannot be reached; no data is known to be lost
+    LossNotFinite       the loss of a step is NaN or infinite
+    ReformFailed        the remaining ranks of an elastic run did not form a new group
+    CheckpointMismatch  an undamaged checkpoint does not belong to this program
 """
 
 from fairlead.errors import RuntimeFault
@@ -18,7 +18,7 @@ class Misuse(RuntimeFault):
 
 
 class AgreementFailed(RuntimeFault):
-    """The ranks could not agree."""
+    """The ranks cannot reach each other, or are not at the same step."""
 
 
 class MissingExtra(RuntimeFault):
@@ -26,7 +26,7 @@ class MissingExtra(RuntimeFault):
 
 
 class StoreUnavailable(RuntimeFault):
-    """The place of the checkpoints cannot be reached."""
+    """The checkpoint storage cannot be reached."""
 
 
 class LossNotFinite(RuntimeFault):
@@ -34,8 +34,8 @@ class LossNotFinite(RuntimeFault):
 
 
 class ReformFailed(RuntimeFault):
-    """Ranks that were to go on without one that is gone did not come together."""
+    """The remaining ranks of an elastic run did not form a new group."""
 
 
 class CheckpointMismatch(RuntimeFault):
-    """A sound checkpoint does not belong to this program."""
+    """An undamaged checkpoint does not belong to this program."""

@@ -1,10 +1,10 @@
 """Makes a fork of a warm interpreter indistinguishable from a fresh one.
 
-A launcher executes the run's own command line, `python [flags] script.py args`, with a sitecustomize of ours ahead.
-While the interpreter is still in site, before it runs the script, that hook imports what the script imports first and
-serves. A forked rank leaves the hook and the interpreter goes on by itself: __main__, sys.argv, sys.path[0],
-tracebacks, exit codes and the end are CPython's own. This module only puts right what the time in the launcher has
-changed.
+A launcher executes the run's own command line, `python [flags] script.py args`, with Fairlead's sitecustomize first on
+the path. While the interpreter is still in site, before it runs the script, that hook imports the script's first
+imports and serves requests. A forked rank returns from the hook and the interpreter continues by itself: __main__,
+sys.argv, sys.path[0], tracebacks, exit codes and shutdown are CPython's own. This module only restores state that the
+time in the launcher has changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairlead.runtime import processes, ranks
 from fairlead.runtime.hook import fairlead_stackdump
 from fairlead.runtime.preloading import shadowed
 
-# These differ between the pods of a run; nothing reads them when it is imported.
+# These differ between the pods of a run; no module reads them when it is imported.
 _OF_POD = ("FAIRLEAD_", "MASTER_", "TORCHELASTIC_", "GROUP_", "ROLE_", "LOCAL_")
 _OF_POD_TOO = frozenset(("RANK", "WORLD_SIZE", "NODE_RANK", "PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
 UID_ROOM = 64
@@ -38,13 +38,13 @@ def is_of_pod(name: str) -> bool:
 
 
 class Warm:
-    """This process, with modules in memory, as the origin of ranks.
+    """This process, with modules already imported, as the origin of ranks.
 
     Args:
-        command: The run's command, in workdir, that this interpreter was started for.
-        env: The environment of the pod that it was started for.
+        command: The run's command, for which this interpreter was started in ``workdir``.
+        env: The environment of the pod for which it was started.
         first: The directory that will be first in sys.path.
-        noise: Read ends of what stands in for standard output and error until a rank has its own.
+        noise: Read ends of the pipes that replace standard output and error until a rank has its own.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Warm:
         self._first = first
         self._noise = noise
         self._said = (b"", b"")
-        # Wrappers of the interpreter, and CPython in a C locale, add variables that a rank has to have too.
+        # Wrappers of the interpreter, and CPython in a C locale, add variables that a rank must have too.
         self._added = {name: value for name, value in os.environ.items() if env.get(name) != value}
         self._removed = [name for name in env if name not in os.environ]
         self._missed = _Missed()
@@ -64,7 +64,7 @@ class Warm:
         self._trouble: str | None = None
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Imports as the script would, but not from the script's own directory, so that no code of the user's runs."""
+        """Import as the script would, but not from the script's own directory, so that none of the user's code runs."""
         custom = _customization()
         if custom is not None:
             self._trouble = f"{custom} runs before the program does"
@@ -74,7 +74,7 @@ class Warm:
         try:
             for name in modules:
                 importlib.import_module(name)
-        except BaseException as error:  # noqa: BLE001 (whatever it is, the script shall meet it itself)
+        except BaseException as error:  # noqa: BLE001 (the script itself has to raise it)
             self._trouble = f"preloading failed: {type(error).__name__}: {error}"
         finally:
             sys.meta_path.remove(self._missed)
@@ -87,7 +87,7 @@ class Warm:
         self._said = _drain(self._noise[0]), _drain(self._noise[1])
 
     def refusal(self) -> str | None:
-        """Tell why no rank may be forked now; None if it may. To be asked in the process that will be forked."""
+        """Return the reason why no rank may be forked now, or None. Call it in the process that will be forked."""
         if self._trouble is not None:
             return self._trouble
         if processes.num_threads() != 1:
@@ -105,7 +105,7 @@ class Warm:
         return None
 
     def differs(self, pod: Mapping[str, Any]) -> str | None:
-        """Tell why this process cannot become a rank of the pod; None if it can."""
+        """Return the reason why this process cannot become a rank of the pod; None if it can."""
         if (pod.get("command"), pod.get("workdir")) != (self._command, self._workdir):
             return "the launcher was started for another command"
         if not _is_here(self._workdir):
@@ -117,7 +117,7 @@ class Warm:
         return None
 
     def become(self, env: Mapping[str, str]) -> None:
-        """In a forked child that has entered its pod: everything as it would be in a fresh interpreter."""
+        """Restore the state of a fresh interpreter. Call it in a forked child that has entered its pod."""
         env = {name: value for name, value in env.items() if name not in self._removed}
         for name, value in self._added.items():
             if env.get(name) == self._env.get(name):
@@ -133,23 +133,23 @@ class Warm:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         ranks.release_signals()
-        with contextlib.suppress(OSError):  # it runs all the same, and its shim says that it gave no stack
+        with contextlib.suppress(OSError):  # it runs nevertheless, and its shim reports that it gave no stack
             fairlead_stackdump.register()
-        # Frozen objects are never collected, and extension modules complain of leaks at the end.
+        # Frozen objects are never collected, and extension modules report leaks at exit.
         gc.unfreeze()
         main_thread: Any = threading.main_thread()
         if hasattr(main_thread, "_set_native_id"):
             main_thread._set_native_id()
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
-            numpy_random.seed()  # fresh entropy, as at import; the standard library's random does it by itself
+            numpy_random.seed()  # fresh entropy, as at import; the standard library reseeds random itself
         for fd, said in zip((1, 2), self._said):  # noqa: B905 (strict= needs Python 3.10)
             if said:
                 os.write(fd, said)
 
 
 class _Missed:
-    """Remembers modules that preloading looked for in vain: the script's directory may have them."""
+    """Records modules that preloading did not find; the script's directory may have them."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -160,7 +160,7 @@ class _Missed:
 
 
 def _customization() -> str | None:
-    """A file of the user's that site runs, in whose place preloading must not come; Debian's own is harmless."""
+    """Return a user's customization that site runs, before which nothing may be preloaded; Debian's is harmless."""
     names = ["sitecustomize", "usercustomize"] if site.ENABLE_USER_SITE else ["sitecustomize"]
     for name in names:
         spec = importlib.machinery.PathFinder.find_spec(name)
@@ -170,7 +170,7 @@ def _customization() -> str | None:
 
 
 def noise_pipe() -> tuple[int, int]:
-    """A pipe that takes what preloading prints; large, as nobody reads it meanwhile."""
+    """Return a pipe for the output of preloading; it is large, as no process reads it in the meantime."""
     read_end, write_end = os.pipe()
     with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(write_end, getattr(fcntl, "F_SETPIPE_SZ", 1031), 1 << 20)
@@ -190,14 +190,14 @@ def _drain(fd: int) -> bytes:
 
 
 def _descriptors() -> set[str]:
-    """The open descriptors, but for the one that lists them."""
+    """Return the open descriptors, except the one that lists them."""
     with contextlib.suppress(FileNotFoundError):
         return {name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")}
     return set()
 
 
 def _is_here(directory: str) -> bool:
-    """Return whether the path still leads to this process's own directory."""
+    """Return whether the path is still this process's working directory."""
     try:
         return os.path.samestat(os.stat(directory), os.stat("."))
     except OSError:

@@ -1,14 +1,13 @@
-"""The entry of Fairlead's containers: `python runtime.pyz run` for the ranks, `... report DIRECTORY` beside them.
+"""The entry point of Fairlead's containers: `python runtime.pyz run` for the ranks, `... report DIRECTORY` beside them.
 
-Needs nothing but a Python from 3.9 on: no package, no network, no root. `run` makes a pod's directory out of its
-instructions, becomes its shim, and leaves a record of the end as the container's termination message. `report` writes
-what the ranks say of themselves to its standard output, one line each, every few seconds or as many as it is given; it
-has a twentieth of a core, so nothing is imported here that it does not need. `enter DIRECTORY RANK COMMAND...` becomes
-another command with what a rank of that directory's pod was given. `try PLACE` writes to an object store, `give` and
-`return` fetch and keep there what a step of a pipeline reads and writes. `tracker
-COMMAND...` starts XGBoost's tracker and becomes a command, `mpi COMMAND...` MPI's process manager, `ray COMMAND...` a
-node of a Ray cluster. `export` sends metrics on, which nobody but the shim asks for. `await FILE` and `receive FILE`
-bring a working directory onto a volume.
+Needs only Python 3.9 or newer: no packages, no network, no root. `run` creates a pod's directory from its instructions,
+becomes its shim, and leaves a record of its end as the container's termination message. `report` writes the reports of
+the ranks to standard output, one line each, every few seconds or at the given interval; it has a twentieth of a core,
+so modules are imported only where needed. `enter DIRECTORY RANK COMMAND...` becomes another command with the
+environment of a rank of that directory's pod. `try PLACE` writes to an object store; `give` and `return` download the
+inputs and upload the outputs of a pipeline's step. `tracker COMMAND...` starts XGBoost's tracker and becomes a command,
+`mpi COMMAND...` MPI's process manager, `ray COMMAND...` a node of a Ray cluster. `export` forwards metrics and is used
+only by the shim. `await FILE` and `receive FILE` upload a working directory to a volume.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ UUIDS = ("GPU-", "MIG-")
 MOST_GPUS = 64
 TERMINATION_LOG = "/dev/termination-log"
 LOOK_EVERY_S = 1.0
-LOOKS_AFTER_END = 3  # a sidecar that ends before the ranks' container has is started again
+LOOKS_AFTER_END = 3  # a sidecar that ends before the ranks' container is restarted
 OWN_VARIABLES = (
     "FAIRLEAD_INSTRUCTIONS", "FAIRLEAD_COMMAND", "FAIRLEAD_SETUP", "FAIRLEAD_INDEX", "FAIRLEAD_INDEX_BASE",
 )  # fmt: skip
@@ -80,10 +79,10 @@ def main() -> None:
 
 
 def run(environ: Mapping[str, str], termination_log: str) -> int:
-    """Runs the pod to its end; the exit code is that of the rank that failed first, or 0."""
+    """Run the pod to its end and return the exit code of the rank that failed first, or 0."""
     from fairlead.runtime import shim
 
-    # Nothing has begun that would need a grace, and the first process of a container ignores what it does not handle.
+    # Nothing has started that would need a grace period, and a container's first process ignores unhandled signals.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     try:
         given = instructions(environ, os.getcwd())
@@ -103,10 +102,10 @@ def run(environ: Mapping[str, str], termination_log: str) -> int:
 
 
 def tell_gpus(pod_dir: str, environ: Mapping[str, str]) -> None:
-    """Writes which GPUs this container was given, which nobody outside knows for certain.
+    """Record the UUIDs of the GPUs that this container was given, which are not known for certain outside it.
 
-    The device plugin says it in a variable; where it hands devices in otherwise, the driver's own tool is asked, beside
-    what starts meanwhile.
+    The device plugin sets them in a variable. If the devices are passed in another way, nvidia-smi is queried in the
+    background.
     """
     given = [each.strip() for each in environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",")]
     uuids = [each for each in given if each.startswith(UUIDS)]
@@ -123,7 +122,7 @@ def _ask_driver(pod_dir: str) -> None:
 
     try:
         said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError):  # an image without it: its GPUs are not told
+    except (OSError, subprocess.SubprocessError):  # an image without nvidia-smi: its GPUs are not recorded
         return
     found = [part.partition(")")[0].strip() for part in said.split("UUID:")[1:]]
     uuids = [each for each in found if each.startswith(UUIDS)]
@@ -132,10 +131,10 @@ def _ask_driver(pod_dir: str) -> None:
 
 
 def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
-    """The content of pod.json; the working directory is there afterwards.
+    """Return the content of pod.json; the working directory exists afterwards.
 
     Raises:
-        RuntimeFault: The working directory does not come.
+        RuntimeFault: The working directory cannot be delivered.
     """
     from fairlead.runtime import archives, ranks
 
@@ -151,7 +150,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
     env = {name: value for name, value in environ.items() if name not in OWN_VARIABLES}
     env.update(told["env"])
     env.setdefault("OMP_NUM_THREADS", str(told["threads"]))
-    library = os.path.abspath(sys.argv[0])  # this very file, which has the package in it
+    library = os.path.abspath(sys.argv[0])  # this zip file, which contains the package
     env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{library}" if env.get("PYTHONPATH") else library
     if env.get("HOME"):
         os.makedirs(env["HOME"], exist_ok=True)
@@ -185,7 +184,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
 
 
 def as_member(told: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """The instructions of another member of a gang, of those of the first: an engine has one template for many pods."""
+    """Return another gang member's instructions, derived from the first's: an engine has one template for many pods."""
     uid = told["uid"].rpartition("-")[0] + f"-{index}"
     first = index * len(told["ranks"])
     env = {**told["env"], "FAIRLEAD_POD_UID": uid}
@@ -194,14 +193,14 @@ def as_member(told: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 
 def take_in(verb: str, path: str) -> int:
-    """One end of a working directory's way onto a volume; the exit code."""
+    """Run one side of the upload of a working directory to a volume and return the exit code."""
     from fairlead.runtime import archives
 
     return archives.wait_for(path) if verb == "await" else archives.receive(path, sys.stdin.buffer)
 
 
 def enter(pod_dir: str, rank: int, command: list[str]) -> NoReturn:
-    """Becomes a command with what a rank was given, the way ranks begin; 125 if there is no such rank."""
+    """Replace this process by a command with a rank's environment; exit with 125 if there is no such rank."""
     from fairlead.runtime import ranks
 
     given: dict[str, Any] | None = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
@@ -219,11 +218,12 @@ def _record(ending: Mapping[str, Any], termination_log: str, pod_dir: str | None
 
 
 def report(pod_dir: str, every_s: float = reporting.REPORT_EVERY_S) -> None:
-    """One line whenever there is news, at most every few seconds, until told to stop; the last news then too.
+    """Write one line for each change, at most every ``every_s`` seconds, until stopped; the last change then too.
 
-    Points of metrics are told once each, by as many lines as they need. The last line of all has none.
+    Each point of the metrics is written once, in as many lines as needed. The very last line has none.
 
-    Ends by itself when the ranks ended a while ago: a notice that came before anybody heard it here is not repeated.
+    It also ends by itself some time after the ranks have ended, because a stop signal sent before its handler was
+    installed is not repeated.
     """
     stopped: list[int] = []
     looks_since_end = 0

@@ -1,6 +1,6 @@
-"""Says which Python this is and which packages it has: `python interpreter.py FILE` writes that as JSON.
+"""Writes this Python's version and packages as JSON: `python interpreter.py FILE`.
 
-Standard library only, any Python from 3.9 on; started beside a program, so that it gives way to everything else.
+Standard library only, Python 3.9 or newer. It is started beside a program and runs at the lowest priority.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_PACKAGES = 2_000
 
 def main() -> None:
     os.nice(19)
-    # Where this file lies is no place that the program imports from.
+    # The program does not import from the directory of this file.
     sys.path.pop(0)
     from importlib.metadata import distributions
 

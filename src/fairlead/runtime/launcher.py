@@ -1,10 +1,10 @@
-"""Starts pods on this machine: those of like programs from an interpreter that has started, with their imports in it.
+"""Starts pods on this machine, similar programs by forking an interpreter that has already imported their modules.
 
-Started as `PYTHON launcher.py` it reads a JSON object a line, {"pod": POD_DIRECTORY}, and makes each a shim that
-outlives it; at the end of its input it ends. As soon as a pod's command can be forked it becomes `PYTHON [flags]
-script.py args` with a hook that preloads and goes on serving (see forking). `PYTHON launcher.py shims` only makes
-shims, whose ranks are executed: {"pod": POD_DIRECTORY, "why": REASON}. It never runs code of the user's, and has one
-thread.
+Started as `PYTHON launcher.py`, it reads one JSON object a line, {"pod": POD_DIRECTORY}, and starts a shim for each,
+which outlives it; it exits at the end of its input. As soon as a pod's command can be forked, it becomes `PYTHON
+[flags] script.py args` with a hook that preloads modules and continues to serve (see forking). `PYTHON launcher.py
+shims` only starts shims whose ranks are executed: {"pod": POD_DIRECTORY, "why": REASON}. The launcher never runs the
+user's code and has one thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import types
 
 
 def _borrow() -> None:
-    """Makes our own modules importable for now, without touching sys.path or running fairlead/__init__.py."""
+    """Make Fairlead's modules importable for now, without changing sys.path or running fairlead/__init__.py."""
     here = os.path.dirname(os.path.abspath(__file__))
     for name, path in (("fairlead", os.path.dirname(here)), ("fairlead.runtime", here)):
         sys.modules[name] = types.ModuleType(name)
@@ -28,7 +28,7 @@ def _borrow() -> None:
 
 
 def _give_back() -> None:
-    """Forgets our modules' names, so that the program's own `import fairlead` is resolved as ever."""
+    """Remove Fairlead's modules from sys.modules, so that the program's own `import fairlead` resolves as usual."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "fairlead"]:
         del sys.modules[name]
     here = os.path.dirname(os.path.abspath(__file__))
@@ -48,7 +48,7 @@ _HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
 
 
 def main() -> None:
-    """Serves without anything in memory, and becomes a warm launcher when a pod comes that allows it."""
+    """Serve without preloaded modules, and become a warm launcher at the first pod that allows it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.argv[1:] == ["shims"]:
         requests = os.dup(0)
@@ -60,7 +60,7 @@ def main() -> None:
     state = _State.parse(os.environ.pop(_STATE, None))
     if state is None:
         state = _State()
-        # Out of the way of the descriptors that a program has, whatever we were started with.
+        # High descriptors, so that they do not collide with those that a program has.
         state.requests, state.replies = os.dup(0), _duplicate(1)
     request = state.first
     while True:
@@ -74,9 +74,9 @@ def main() -> None:
 
 
 def _import_for_shims() -> None:
-    """Imports once what most shims need, since each would do so just as its ranks start.
+    """Import once the modules that most shims need; otherwise each shim would, just as its ranks start.
 
-    Only here, where ranks are executed: a rank that is forked would find these modules in its memory.
+    Only used where ranks are executed: a forked rank would have these modules in its memory.
     """
     import _socket  # noqa: F401
 
@@ -88,10 +88,10 @@ def _import_for_shims() -> None:
 
 
 def serve_warm() -> None:
-    """Preloads and serves; returns only in a forked rank. Called by the hook, in the interpreter that ranks will be."""
+    """Preload and serve; return only in a forked rank. The hook calls it in the interpreter of the ranks."""
     try:
         _serve_warm()
-    except BaseException as error:  # noqa: BLE001 (whatever it is, the program must not run in this process)
+    except BaseException as error:  # noqa: BLE001 (the program must not run in this process in any case)
         with contextlib.suppress(OSError):
             os.write(2, f"fairlead: {type(error).__name__}: {error}\n".encode("utf-8", "replace"))
         os._exit(1)
@@ -109,7 +109,7 @@ def _serve_warm() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pod = podfiles.read_json(os.path.join(str(state.first), "pod.json"))
     _give_back()
-    if pod is None:  # gone meanwhile: somebody gave up waiting
+    if pod is None:  # the pod was removed in the meantime, after a time-out
         os._exit(0)
     env = dict(pod["env"])
     if "FAIRLEAD_POD_UID" in env:
@@ -134,7 +134,7 @@ def _serve_warm() -> None:
 
 
 def serve_one(pod_dir: str, warm: Warm | None, why: str | None) -> bool:
-    """Starts the pod's shim as a process that is no child of ours; True in a rank forked from that shim."""
+    """Start the pod's shim, which is no child of this process; return True in a rank forked from that shim."""
     if warm is not None:
         pod = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
         why = "it has no pod.json" if pod is None else warm.differs(pod) or warm.refusal()
@@ -147,7 +147,7 @@ def serve_one(pod_dir: str, warm: Warm | None, why: str | None) -> bool:
         os.setsid()
         pid = os.fork()
         if pid:
-            # By this the supervisor sees that a shim has ended before it claimed its pod.
+            # With this file the supervisor detects a shim that has ended before it claimed its pod.
             with contextlib.suppress(OSError):
                 podfiles.write_json(os.path.join(pod_dir, "shim.json"), {"pid": pid}, durably=False)
             os._exit(0)
@@ -158,23 +158,23 @@ def serve_one(pod_dir: str, warm: Warm | None, why: str | None) -> bool:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         ranks.release_signals()
         if warm is not None and why is not None:
-            # A fork of a process that may have threads, and is large, is no good beginning for a shim.
+            # A fork of a large process that may have threads must not serve as a shim.
             os.execv(sys.executable, [sys.executable, os.path.abspath(shim.__file__), pod_dir, why])
         if shim.run(pod_dir, warm, why):
             return True
-    except Exception:  # noqa: BLE001 (the pod is lost and will be found so; the program must not run in its shim)
+    except Exception:  # noqa: BLE001 (the pod is found to be lost; the program must not run in its shim)
         os._exit(1)
     os._exit(0)
 
 
 def read_request(fd: int) -> str | None:
-    """The next pod directory; None at the end of the input."""
+    """Return the next pod directory; None at the end of the input."""
     asked = _read_line(fd)
     return None if asked is None else str(asked["pod"])
 
 
 def _read_line(fd: int) -> dict[str, str | None] | None:
-    """The next request; None at the end of the input. Reads not a byte further, as another process may go on."""
+    """Return the next request, or None at the end. Reads no byte beyond it, because another process may read on."""
     while True:
         line = b""
         while not line.endswith(b"\n"):
@@ -188,7 +188,7 @@ def _read_line(fd: int) -> dict[str, str | None] | None:
 
 
 def _become_warm(pod_dir: str, state: _State) -> str | None:
-    """Does not return if the pod's program can be forked; else the reason."""
+    """Become a warm launcher, which does not return, or return the reason why the pod's program cannot be forked."""
     pod = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
     if pod is None:
         return None
@@ -216,7 +216,7 @@ def _become_warm(pod_dir: str, state: _State) -> str | None:
     state.noise = (out, err)
     env[_STATE] = state.text()
     env["PYTHONPATH"] = _HOOK + (os.pathsep + pythonpath if pythonpath else "")
-    env["FAIRLEAD_POD_UID"] = "-" * UID_ROOM  # room for the uid of each rank's pod
+    env["FAIRLEAD_POD_UID"] = "-" * UID_ROOM  # space for the uid of each rank's pod
     null = os.open(os.devnull, os.O_RDWR)
     for fd, target in ((null, 0), (out_write, 1), (err_write, 2)):
         os.dup2(fd, target)
@@ -232,7 +232,7 @@ def _become_warm(pod_dir: str, state: _State) -> str | None:
 
 
 class _State:
-    """The state that one interpreter hands to the next across execve, in a variable of the environment."""
+    """State that one interpreter passes to the next across execve, in an environment variable."""
 
     def __init__(self) -> None:
         self.requests = self.replies = -1
@@ -243,7 +243,7 @@ class _State:
         self.pythonpath: str | None = None
 
     def text(self) -> str:
-        # The first two lines are for the hook: how to come back here when it cannot serve.
+        # The first two lines tell the hook how to return to this file if it cannot serve.
         return "\n".join((sys.executable, os.path.abspath(__file__), json.dumps(vars(self))))
 
     @classmethod

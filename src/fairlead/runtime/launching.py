@@ -1,7 +1,7 @@
-"""Decides how a rank's program is started: forked from a process that has its imports, or executed anew.
+"""Decides how a rank's program is started: forked from a process that has its imports, or executed.
 
-Pure but for looking up the interpreter. Forking is only for a plain `python [flags] script.py args`, as everything else
-could not be told from a fresh start only by running it.
+Pure except for the lookup of the interpreter. Only a plain `python [flags] script.py args` is forked, because for any
+other command only running it could show whether a fork differs from a fresh start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Fork(NamedTuple):
 
 
 class Exec(NamedTuple):
-    """A program that is executed anew for each rank."""
+    """A program that is executed for each rank."""
 
     argv: tuple[str, ...]
     why: str
@@ -35,7 +35,7 @@ Plan = Union[Fork, Exec]
 
 
 def plan_launch(command: str, launch: str, env: Mapping[str, str]) -> Plan:
-    """Choose how to start the command in this environment; launch is "auto" or "exec"."""
+    """Choose how to start the command in this environment; ``launch`` is "auto" or "exec"."""
     words = simple_words(command)
     if words is None:
         return Exec(_shell(command, env), "the command needs a shell")
@@ -60,18 +60,18 @@ def plan_launch(command: str, launch: str, env: Mapping[str, str]) -> Plan:
 
 
 def interpreter_for(command: str, env: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Find what starts the command's interpreter, to put a script of ours behind; None if a launcher is of no use."""
+    """Return the interpreter and flags of a forkable command, to put a script behind; None if it cannot be forked."""
     plan = plan_launch(command, "auto", env)
     return (plan.interpreter, *plan.flags) if isinstance(plan, Fork) else None
 
 
 def needs_shell(words: Sequence[str]) -> bool:
-    """Return whether the first word is no program: a shell has it built in, or it sets a variable."""
+    """Return whether the first word is not a program: it is a shell builtin, or sets a variable."""
     return words[0] in _SHELL_WORDS or re.match(r"[A-Za-z_]\w*\+?=", words[0]) is not None
 
 
 def simple_words(command: str) -> list[str] | None:
-    """The words of a command in which a shell would only split words and remove quotes; None if it would do more."""
+    """Return the words of a command if a shell would only split words and remove quotes; otherwise None."""
     text, quote, at_word_start = [], "", True
     characters = iter(command.strip())
     for character in characters:
@@ -97,11 +97,11 @@ def simple_words(command: str) -> list[str] | None:
     try:
         return shlex.split("".join(text)) or None
     except ValueError:
-        return None  # an open quote: the shell says it best
+        return None  # an open quote: the shell reports it best
 
 
 def _python(words: list[str]) -> tuple[tuple[str, ...], str | None, str | None] | str:
-    """Flags, script and module of a python command line, or why it is none that can be forked."""
+    """Return flags, script and module of a python command line, or the reason why it cannot be forked."""
     if not re.fullmatch(r"python(3(\.\d+)?)?", os.path.basename(words[0])):
         return f"{os.path.basename(words[0])} is not python"
     flags: list[str] = []
@@ -136,7 +136,7 @@ def _is_binary(path: str) -> bool:
 
 _FORKABLE_X = ("-Xutf8", "-Xutf8=1", "-Xutf8=0", "-Xfaulthandler", "-Xdev", "-Xno_debug_ranges")
 
-# The interpreter reads these when it starts, or a tool starts with it, before and not after a fork.
+# The interpreter, or a tool started with it, reads these when it starts; a fork would not.
 _UNFORKABLE_VARIABLES = (
     "PYTHONINSPECT",
     "PYTHONPROFILEIMPORTTIME",

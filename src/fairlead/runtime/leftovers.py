@@ -1,6 +1,6 @@
-"""Ends what a pod left behind when its shim was killed and could not clean up itself.
+"""Kills processes that a pod left behind when its shim was killed and could not clean up.
 
-Ranks die with their shim. What they started does not, but it carries the pod's uid in its environment.
+Ranks die with their shim. Their child processes do not, but have the pod's uid in their environment.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _POLL_S = 0.01
 
 
 def kill_leftovers(pod_uid: str, *, timeout_s: float = 5.0) -> int:
-    """Kills every other process with FAIRLEAD_POD_UID=pod_uid until none is left; returns how many it killed.
+    """Kill every other process with FAIRLEAD_POD_UID=pod_uid until none is left, and return how many were killed.
 
     Raises:
-        TimeoutError: some process would not die, or is not ours to kill, within timeout_s.
+        TimeoutError: Some process did not end, or may not be killed by this user, within ``timeout_s`` seconds.
     """
     deadline = time.monotonic() + timeout_s
     killed: set[int] = set()
     while True:
-        # A zombie has no environment to read, so what is found is alive.
+        # A zombie has no readable environment, so every process found is alive.
         left = [pid for pid in processes.processes_with("FAIRLEAD_POD_UID", pod_uid) if pid != os.getpid()]
         if not left:
             return len(killed)

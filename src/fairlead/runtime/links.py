@@ -1,4 +1,4 @@
-"""The links of one rank to the others: what they decide together, and what they save together."""
+"""The channels of one rank to the others, for collective decisions and collective saves."""
 
 import sys
 from typing import Any
@@ -9,11 +9,11 @@ from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import Misuse
 
 SAVE_TIMEOUT_S = 4 * 3600.0
-"""How long ranks wait for the slowest of them to write or upload its part."""
+"""Seconds for which ranks wait for the slowest of them to write or upload its part."""
 
 
 class Links:
-    """Opened, on all ranks, at their first use: through torch.distributed where the program has set it up."""
+    """Channels that all ranks open at the first use, through torch.distributed if the program has initialized it."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -23,24 +23,24 @@ class Links:
         self._memory: Channel | None = None
 
     def agreement(self) -> Agreement:
-        """The exchange for stop notices and due checkpoints."""
+        """Return the exchange for stop notices and due checkpoints."""
         if self._agreement is None:
             self._open()
             self._agreement = Agreement(self._channels[0])
         return self._agreement
 
     def saving(self) -> Channel:
-        """Return the group that saves and restores go through."""
+        """Return the channel for saves and restores."""
         if self._saving is None:
             self._open()
         assert self._saving is not None
         if not isinstance(self._saving, Gloo) and self._environment.world_size > 1 and _torch_distributed():
-            # The program set torch.distributed up after resume(); from now on its tensors are saved together.
+            # The program initialized torch.distributed after resume(); from now on its tensors are saved together.
             self._saving = Gloo(timeout_s=SAVE_TIMEOUT_S)
         return self._saving
 
     def memory(self) -> Channel:
-        """Return the group that saves into memory go through, beside those onto the disk."""
+        """Return the channel for saves into memory, separate from that for saves to disk."""
         if self._memory is None:
             self._open()
         assert self._memory is not None
@@ -53,7 +53,7 @@ class Links:
             channel.close()
 
     def _open(self) -> None:
-        """A channel for each thread: saves in the background and the training's exchange never wait for each other."""
+        """Open a channel for each thread, so that background saves and the exchange never block each other."""
         if self._channels:
             return
         environment = self._environment
@@ -83,6 +83,6 @@ class Links:
 
 
 def _torch_distributed() -> bool:
-    """Return whether the program has set up torch.distributed; never the first to import it."""
+    """Return whether the program has initialized torch.distributed; never imports it."""
     dist: Any = sys.modules.get("torch.distributed")
     return dist is not None and bool(dist.is_available()) and bool(dist.is_initialized())

@@ -1,7 +1,7 @@
-"""Progress and metrics of a program that only prints them: lines of its output in which a pattern finds numbers.
+"""Reads progress and metrics from a program's output: lines in which a pattern finds numbers.
 
-The shim reads them as it cuts output into lines, and writes the files of a rank that reports by itself: `rank-N.json`
-and the rank's series. A rank that begins to report by itself is left to that.
+The shim passes lines to it as it splits the output, and it writes the same files as a rank that reports itself:
+`rank-N.json` and the rank's series. It stops for a rank that begins to report itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MetricLines:
     def __init__(self, pattern: str | None, pod_dir: str, rank: int, now: float) -> None:
         self._pattern = None if pattern is None else re.compile(pattern.encode())
         self._path = os.path.join(pod_dir, f"rank-{rank}.json")
-        # Of a run's ranks the first one's metrics are the run's.
+        # The metrics of rank 0 are those of the run.
         self._series = None if rank else SeriesFile(os.path.join(pod_dir, "rank-0.series.jsonl"), now)
         self._facts: dict[str, Any] = {}
         self._loss: float | None = None
@@ -56,7 +56,7 @@ class MetricLines:
         return self._unwritten
 
     def feed(self, lines: Sequence[bytes], now: float) -> None:
-        """Looks through lines of output; what is found is written a few times a second."""
+        """Search lines of output; numbers that are found are written a few times a second."""
         if self._is_left_alone:
             return
         pattern = self._pattern
@@ -73,19 +73,19 @@ class MetricLines:
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Writes what was found when the last write is old enough."""
+        """Write the numbers found, if the last write was at least ``WRITE_EVERY_S`` seconds ago."""
         if self._unwritten and now >= self._next_write:
             self._write(now)
 
     def finish(self, now: float) -> None:
-        """Writes what was not written yet: the rank has ended."""
+        """Write the remaining numbers, as the rank has ended."""
         if self._unwritten:
             self._write(now)
         if self._series is not None and not self._is_left_alone:
             self._series.finish(now)
 
     def _take(self, found: Sequence[tuple[str, bytes]], now: float) -> None:
-        """Takes the numbers of one line; a loss that is no finite number is none, and other words are passed over."""
+        """Take the numbers of one line; a loss that is not finite clears the loss, and other words are ignored."""
         values: dict[str, float] = {}
         step: int | None = None
         for name, text in found:
@@ -105,7 +105,7 @@ class MetricLines:
         if step is not None:
             self._facts["step"] = step
         elif not self._tells_steps:
-            self._facts["step"] = self._num_found  # a program that tells no steps makes one with each such line
+            self._facts["step"] = self._num_found  # without steps in the output, each such line counts as one step
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         if "loss" in values:
             self._loss = finite.get("loss")
@@ -141,7 +141,7 @@ class MetricLines:
             with open(temporary, "w", encoding="utf-8") as file:
                 file.write(json.dumps(report))
             os.replace(temporary, self._path)
-        except OSError:  # a full disk, or the run was deleted; what is found next is written again
+        except OSError:  # a full disk, or the run was deleted; the next numbers are written again
             self._unwritten = True
         if self._series is not None:
             self._series.write(now)
@@ -153,7 +153,7 @@ class MetricLines:
         return max(0.0, steps / (self._updated_at - self._first[0]))
 
     def _is_of_program(self) -> bool:
-        """Return whether the rank reports by itself, so that its report is not to be replaced."""
+        """Return whether the rank reports by itself, in which case its report must not be replaced."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 return bool(json.loads(file.read()).get("source") != SOURCE)

@@ -1,6 +1,6 @@
-"""Object stores through fsspec: S3 and everything else it has a file system for.
+"""Accesses object stores through fsspec: S3 and every other store that it has a file system for.
 
-Credentials and endpoints come from where fsspec and the store's own library look for them (for S3
+Credentials and endpoints come from the usual sources of fsspec and the store's own library (for S3
 ``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on), never through Fairlead.
 """
 
@@ -21,19 +21,19 @@ T = TypeVar("T")
 
 
 def is_url(place: str) -> bool:
-    """Return whether a place is an object store and no directory."""
+    """Return whether a place is an object store rather than a directory."""
     return "://" in place and not place.startswith("file://")
 
 
 def open_place(place: str, *, what: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it.
+    """Return the file system of a URL, and the path in it.
 
     Args:
-        what: Is to be there, in the plural, for messages.
+        what: The kind of data stored there, in the plural, for messages.
 
     Raises:
         MissingExtra: fsspec, or its file system for this scheme, is not installed.
-        Misuse: fsspec knows no such scheme.
+        Misuse: fsspec does not support the scheme.
     """
     scheme = place.split("://", 1)[0]
     try:
@@ -51,17 +51,17 @@ def open_place(place: str, *, what: str) -> tuple[Any, str]:
 
 
 def upload(system: Any, path: str | os.PathLike[str], goal: str) -> None:
-    """Write a file of this machine to a path of a file system; its errors are not translated."""
-    # Opening a file for writing needs no bucket listing or creation rights; put_file may want both.
+    """Upload a local file to a path of a file system; errors of the file system are not translated."""
+    # Opening a file for writing needs no permission to list or create buckets; put_file may need both.
     with open(path, "rb") as source, system.open(goal, "wb") as sink:
         shutil.copyfileobj(source, sink, 8 << 20)
 
 
 def translated(call: Callable[[], T], what: str) -> T:
-    """The answer of a store, whose foreign errors are told in ours; a file that is missing stays FileNotFoundError.
+    """Return the result of a store's call, with its errors translated; FileNotFoundError is not translated.
 
     Raises:
-        StoreUnavailable: It cannot be reached, or refuses.
+        StoreUnavailable: The store cannot be reached or refuses the request.
     """
     try:
         return call()

@@ -1,7 +1,7 @@
-"""The small files by which a pod's shim and the supervisor tell each other what is true.
+"""Reads and writes the small files through which a pod's shim and the supervisor communicate.
 
-A file is replaced whole, so a reader sees the old or the new one, never half of one. Locks are flocks, which the kernel
-drops when their holder dies. Nothing here knows what the files mean.
+A file is replaced as a whole, so a reader sees the old content or the new, never a mixture. Locks are flocks, which the
+kernel releases when their holder dies. This module does not interpret the files.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 def write_json(path: Path, value: object, *, durably: bool = True) -> None:
-    """Replaces the file at path, readable by its owner only.
+    """Replace the file at a path, readable by its owner only.
 
     Args:
-        durably: It outlives a power cut, too. Waiting for the disk takes milliseconds, tens of them where it is busy.
+        durably: Whether the file survives a power failure. Waiting for the disk takes milliseconds, or tens of them if
+            it is busy.
 
     Raises:
-        OSError: nothing was replaced.
+        OSError: The file was not replaced.
     """
     data = json.dumps(value).encode()
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
@@ -46,10 +47,10 @@ def write_json(path: Path, value: object, *, durably: bool = True) -> None:
 
 
 def make_durable(path: Path) -> None:
-    """Makes a file that was written without waiting for the disk outlive a power cut.
+    """Make a file that was written without waiting for the disk survive a power failure.
 
     Raises:
-        OSError: it may not, or is not there.
+        OSError: The file does not exist, or may not be durable.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -59,7 +60,7 @@ def make_durable(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in the file, or None if there is no such file or it holds no JSON object."""
+    """Return the object in the file, or None if the file does not exist or holds no JSON object."""
     try:
         with open(path, "rb") as file:
             value = json.loads(file.read())
@@ -69,7 +70,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def take_lock(path: Path) -> int | None:
-    """Locks the file for as long as the returned descriptor is open; None if someone else holds it."""
+    """Lock the file for as long as the returned descriptor is open; return None if another process holds the lock."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,7 +83,7 @@ def take_lock(path: Path) -> int | None:
 def is_locked(path: Path) -> bool:
     """Return whether some process holds the lock; False if there is no such file.
 
-    A shared lock is tried, so two who ask do not see each other.
+    This tries a shared lock, so that two simultaneous callers do not see each other.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -99,7 +100,7 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def held(path: Path) -> Iterator[bool]:
-    """Holds the lock inside the block; the value says whether it was to be had."""
+    """Hold the lock inside the block; the yielded value is False if another process holds it."""
     fd = take_lock(path)
     try:
         yield fd is not None

@@ -1,9 +1,10 @@
-"""A pod's log: the lines of all ranks in one bounded file, written by the shim.
+"""A pod's log: the lines of all ranks in one file of bounded size, written by the shim.
 
-A line is `<unix time> <rank> <stream> <text>`, with the stream `o`, `e`, or `f` for what Fairlead itself says of the
-output. What rotation drops is told by the files that are left: each but the first begins with a line of the stream `c`,
-whose text is an object that gives lines and bytes of each rank before it. The log must never hold the program up: what
-cannot be written is dropped, counted, and said later. Stream cuts bytes into lines, Log writes them and rotates.
+A line is `<unix time> <rank> <stream> <text>`. The stream is `o`, `e`, or `f` for Fairlead's own messages about the
+output. The remaining files record what rotation dropped: each but the first begins with a line of the stream `c`, whose
+text is a JSON object with the number of lines and bytes of each rank before it. The log must never block the program:
+lines that cannot be written are dropped, counted, and reported later. Stream splits bytes into lines, Log writes them
+and rotates the files.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ MAX_TAIL_LINE_BYTES = 4 * 1024
 PROGRESS_PERIOD_S = 0.2
 COUNT_EVERY_BYTES = 8 * 1024
 COUNT_PER_LINE_BYTES = 16  # so that many short lines are counted in time too
-COUNT_TIMES_ITSELF = 50  # so that the counts of a thousand ranks take no more than a fiftieth
-# Seconds of silence after which counts come once more: kubelet looks every ten seconds whether to begin a new file, and
-# only the newest is to be had, so one begun after the last words would not say that there were any.
+COUNT_TIMES_ITSELF = 50  # so that the counts of a thousand ranks are at most a fiftieth of the output
+# Seconds without output after which the counts are repeated: kubelet checks every ten seconds whether to rotate, and
+# only the newest file is available, so a file begun after the last output would not show that there was any.
 COUNT_AFTER_S = (15.0, 60.0)
 
 _LINE = re.compile(rb"([^\r\n]*)(\r\n|\r|\n)")
@@ -39,9 +40,10 @@ class Log:
     """The file output.log with its older parts output.log.1, output.log.2 and so on."""
 
     def __init__(self, path: str, *, max_bytes: int, num_files: int, echo: bool = False) -> None:
-        """With echo, lines go to standard output too, as `<rank>| <text>`, or `<rank>! <text>` from standard error.
+        """Create the log; nothing is written yet. With ``echo``, lines also go to standard output.
 
-        Whoever keeps what is echoed may drop its beginning, so `-# <counts>` comes now and then, as in the files.
+        Echoed lines are `<rank>| <text>`, or `<rank>! <text>` for standard error. Their reader may have lost the first
+        ones, so `-# <counts>` is repeated, as in the files.
         """
         self._echoed = _Counts() if echo else None
         self._said_at: float | None = None
@@ -56,7 +58,7 @@ class Log:
         self._trouble = ""
 
     def write(self, now: float, rank: str, stream: str, lines: list[bytes]) -> None:
-        """Appends whole lines; text is UTF-8 or is made so."""
+        """Append whole lines; text that is not UTF-8 is converted with replacement characters."""
         if not lines:
             return
         lines = _as_utf8(lines)
@@ -71,7 +73,7 @@ class Log:
         while lines:
             data = _joined(prefix, lines)
             size = self._append(data, len(prefix) + len(lines[0]) + 1, now)
-            # All of them, but for the few that end a file.
+            # All lines, except when a file is full.
             num = len(lines) if size in (0, len(data)) else data.count(b"\n", 0, size)
             if size:
                 self._written.add(rank, num, size - num * len(prefix))
@@ -80,7 +82,7 @@ class Log:
             lines = lines[num:]
 
     def tick(self, now: float) -> None:
-        """Repeats the counts of what was echoed when nothing has followed it for a while; to be called now and then."""
+        """Repeat the counts of echoed lines if none followed for a while; call this regularly."""
         if self._echoed is None or self._said_at is None or not self._echoed.was_told:
             return
         if self._num_quiet < len(COUNT_AFTER_S) and now - self._said_at >= COUNT_AFTER_S[self._num_quiet]:
@@ -88,7 +90,7 @@ class Log:
             self._tell(self._echoed)
 
     def close(self) -> None:
-        """Writes nothing more; whoever reads what was echoed is told how much it was."""
+        """Stop writing; the final counts of echoed lines are written first."""
         if self._echoed is not None and self._echoed.was_told:
             self._tell(self._echoed)
         self._close_file()
@@ -97,7 +99,7 @@ class Log:
         prefix = f"{rank}{'!' if stream == 'e' else '|'} ".encode()
         data = _joined(prefix, lines)
         _say(data)
-        # What could not be written is missing too.
+        # Lines that could not be written are counted, because they are missing too.
         counts.add(rank, len(lines), len(data) - len(lines) * len(prefix))
         if counts.num_new_bytes >= max(COUNT_EVERY_BYTES, COUNT_TIMES_ITSELF * counts.told_size):
             self._tell(counts)
@@ -106,7 +108,7 @@ class Log:
         _say(b"-# " + counts.tell() + b"\n")
 
     def _append(self, data: bytes, least: int, now: float) -> int:
-        """Append whole lines and return how many bytes: as many as the file has room for, at least the first line.
+        """Append whole lines, as many as fit into the file but at least the first, and return the bytes written.
 
         Args:
             least: The size of the first line.
@@ -125,7 +127,7 @@ class Log:
         return len(data)
 
     def _open(self, now: float) -> int:
-        """A file that follows others begins with what was written before it."""
+        """Open the file; one that follows others begins with the counts of the lines before it."""
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             self._size = os.fstat(fd).st_size
@@ -143,7 +145,7 @@ class Log:
             while left:
                 left = left[os.write(fd, left) :]
         except OSError:
-            # Half a line must not run into the next one.
+            # Remove the partial line, so that the next one does not continue it.
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, self._size)
             raise
@@ -190,12 +192,13 @@ class _Counts:
 
 
 class Stream:
-    """Cuts what one rank writes to one pipe into lines for the log.
+    """Splits the output of one rank on one pipe into lines for the log.
 
-    A carriage return ends a line too, as progress bars use it; of such lines the newest is kept, at most five a second.
+    A carriage return also ends a line, as progress bars use it; of such lines only the newest is kept, at most five a
+    second.
 
     Args:
-        metrics: What also reads the lines; None for nobody.
+        metrics: Also reads the lines; may be None.
     """
 
     def __init__(self, log: Log, rank: str, name: str, metrics: MetricLines | None = None) -> None:
@@ -212,7 +215,7 @@ class Stream:
     def feed(self, data: bytes, now: float) -> None:
         is_joined = self._rest_size + len(data) > MAX_LINE_BYTES or b"\n" in data or b"\r" in data
         if not is_joined and not (self._rest and self._rest[-1].endswith(b"\r")):
-            # Joined when the line ends: a program may write byte after byte.
+            # Joined only when the line ends, as a program may write byte by byte.
             self._rest.append(data)
             self._rest_size += len(data)
             return
@@ -232,7 +235,7 @@ class Stream:
         self._emit(lines, now)
 
     def tick(self, now: float) -> None:
-        """Writes the newest progress line if it has waited long enough."""
+        """Write the newest progress line if it has waited long enough."""
         if self._progress is not None and now - self._progress_at >= PROGRESS_PERIOD_S:
             self._emit([self._progress], now)
             self._progress, self._progress_at = None, now
@@ -244,7 +247,7 @@ class Stream:
         return self._progress is not None or (self._metrics is not None and self._metrics.is_waiting)
 
     def finish(self, now: float) -> None:
-        """Writes what is left although no newline came."""
+        """Write the remaining output although it does not end with a newline."""
         lines = [self._progress] if self._progress is not None else []
         rest = b"".join(self._rest).rstrip(b"\r")
         if rest:
@@ -301,7 +304,7 @@ def _pieces(line: bytes) -> Iterator[bytes]:
 
 
 def _cut(line: bytes) -> tuple[bytes, bytes]:
-    """The first part of a line that is too long, which says so, and the rest; no character is cut in two."""
+    """Return the first part of an overlong line with a note that it continues, and the rest; characters stay whole."""
     at = MAX_LINE_BYTES
     while at > MAX_LINE_BYTES - 4 and line[at] & 0xC0 == 0x80:
         at -= 1
@@ -322,6 +325,6 @@ def _as_utf8(lines: list[bytes]) -> list[bytes]:
 
 
 def _say(data: bytes) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more
+    with contextlib.suppress(OSError):  # the reader is gone
         while data:
             data = data[os.write(1, data) :]

@@ -1,7 +1,7 @@
-"""Finds what a script imports first, so that a launcher may have it in memory already. Reads source text; runs nothing.
+"""Finds the modules that a script imports first, so that a launcher can import them earlier. Runs no code.
 
-A module is preloaded only if importing it earlier cannot be told from importing it in its place: everything that the
-script does before is known to touch neither the module nor the process.
+A module is preloaded only if importing it earlier makes no difference: all statements that the script executes before
+are known to affect neither the module nor the process.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-# Known to leave one thread, no open file and no state that differs between a process and its fork.
+# Known to leave a single thread, no open file and no state that differs between a process and its fork.
 _PRELOADED = ("numpy", "torch")
-# Making any optimizer imports the last of them, as does the first save, which takes as long as torch itself.
+# Creating any optimizer, and the first save, import the last of them, which takes as long as torch itself.
 _OPTIMIZER = "torch._dynamo"
 _SESSION = ("torch.distributed", "torch.distributed.checkpoint", _OPTIMIZER)
-# Our own server imports these before the predictor, whatever that is.
+# Fairlead's own server imports these before any predictor.
 SERVER = "fairlead.runtime.serving"
 _SERVER_IMPORTS = ("aiohttp.web", "numpy", "prometheus_client")
 
@@ -27,10 +27,10 @@ class Preload(NamedTuple):
     """Modules to import before forking.
 
     Attributes:
-        modules: Full names in the order of import; empty when nothing is to be preloaded.
-        why: The reason when it is empty.
+        modules: Full names in the order of import; empty if nothing is preloaded.
+        why: The reason if it is empty.
         first: The directory that a fresh interpreter puts first in sys.path for this program.
-        is_bare: Nothing is to be preloaded, and an interpreter that has only started can become the program.
+        is_bare: Nothing is preloaded, but an interpreter that has only started can become the program.
     """
 
     modules: tuple[str, ...]
@@ -40,10 +40,10 @@ class Preload(NamedTuple):
 
 
 def find_preload(script: str | None, module: str | None, workdir: str, predictor: str = "") -> Preload:
-    """Find what to preload for a script, as given on its command line, or for the module of -m.
+    """Find the modules to preload for a script, as given on its command line, or for the module of -m.
 
     Args:
-        predictor: ``module:Class`` that our own server is to serve.
+        predictor: ``module:Class`` that Fairlead's own server is to serve.
     """
     if module == SERVER:
         return _find_server_preload(predictor, workdir)
@@ -55,7 +55,7 @@ def find_preload(script: str | None, module: str | None, workdir: str, predictor
     found: list[str] = []
     why = f"no file of the module {module} is in {workdir}"
     for index, path in enumerate(files):
-        if not os.path.isfile(path):  # reading a pipe or a terminal would wait, and take from the program
+        if not os.path.isfile(path):  # reading a pipe or a terminal would block, and would consume the program's input
             return Preload((), f"{path} is no file", first)
         try:
             status = os.stat(path)
@@ -77,14 +77,14 @@ def find_preload(script: str | None, module: str | None, workdir: str, predictor
 
 
 def _find_server_preload(predictor: str, workdir: str) -> Preload:
-    """Find what our server imports, and then what the predictor's module imports first."""
+    """Find the server's imports, followed by the first imports of the predictor's module."""
     first, found = os.path.realpath(workdir), list(_SERVER_IMPORTS)
     for path in _files_of(predictor.partition(":")[0], workdir):
         try:
             with open(path, "rb") as file:
                 names, why = _leading(ast.parse(file.read(), path).body)
         except (OSError, SyntaxError, ValueError, RecursionError):
-            break  # the server will say so
+            break  # the server will report it
         found += [name for name in names if name not in found and name != "fairlead"]
         if why:
             break
@@ -97,7 +97,7 @@ def _find_server_preload(predictor: str, workdir: str) -> Preload:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: str, _version: tuple[int, ...]) -> tuple[tuple[str, ...], str, bool]:
-    """Read what a file imports first, what comes after that, and whether it speaks of optimizers; once a version."""
+    """Return a file's first imports, the position after them, and whether it names optimizers; cached by version."""
     with open(path, "rb") as file:
         tree = ast.parse(file.read(), path)
     names, why = leading_imports(tree.body)
@@ -105,11 +105,11 @@ def _read(path: str, _version: tuple[int, ...]) -> tuple[tuple[str, ...], str, b
 
 
 def leading_imports(body: Sequence[ast.stmt]) -> tuple[list[str], str]:
-    """The preloadable modules imported before anything else happens, and what happens then; "" if nothing does."""
+    """Return the preloadable modules imported before any other effect, and the line of that effect; "" if none."""
     found, why = _leading(body)
     if "fairlead" in found:
         found.remove("fairlead")
-        # Our library saves torch's state through these; without torch it never imports it.
+        # Fairlead saves torch's state through these; without torch it never imports them.
         if any(name.partition(".")[0] == "torch" for name in found):
             found.extend(name for name in _SESSION if name not in found)
     return found, why
@@ -138,7 +138,7 @@ def _leading(body: Sequence[ast.stmt]) -> tuple[list[str], str]:
 
 
 def shadowed(directory: str, names: Iterable[str]) -> str | None:
-    """The entry of the directory that an import of one of the names would find there, if any."""
+    """Return the entry of the directory that an import of one of the names would find there, or None."""
     wanted = set(names)
     try:
         entries = sorted(os.listdir(directory))
@@ -155,7 +155,7 @@ def shadowed(directory: str, names: Iterable[str]) -> str | None:
 
 
 def _names_optimizer(tree: ast.Module) -> bool:
-    """Return whether the file speaks of torch.optim anywhere."""
+    """Return whether the file names torch.optim anywhere."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr == "optim":
             return True
@@ -169,7 +169,7 @@ def _names_optimizer(tree: ast.Module) -> bool:
 
 
 def _files_of(module: str, workdir: str) -> list[str]:
-    """The files that run for `-m module`, in order: its packages' and its own."""
+    """Return the files that run for `-m module`, in order: those of its packages and its own."""
     *packages, last = module.split(".")
     files, directory = [], workdir
     for package in packages:
@@ -184,7 +184,7 @@ def _files_of(module: str, workdir: str) -> list[str]:
 
 
 def _does_nothing(statement: ast.stmt) -> bool:
-    """A docstring, a constant, or a plain function."""
+    """Return whether the statement is a docstring, a constant, or a plain function."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     if isinstance(statement, ast.Assign):
@@ -197,7 +197,7 @@ def _does_nothing(statement: ast.stmt) -> bool:
 
 
 def _stdlib() -> frozenset[str]:
-    # Python 3.9 has no list; what it has loaded so far errs on the side of not forking.
+    # Python 3.9 has no such list; the modules loaded so far err on the side of not forking.
     return frozenset(getattr(sys, "stdlib_module_names", ())) or frozenset(sys.modules) | _COMMON
 
 

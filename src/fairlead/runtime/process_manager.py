@@ -1,12 +1,12 @@
-"""A process manager for MPI: gives ranks their numbers and their business cards, by version 1 of PMI over TCP.
+"""A process manager for MPI: gives ranks their numbers and each other's addresses, by PMI version 1 over TCP.
 
-MPICH and what descends from it start by PMI, the protocol between a rank and its process manager: each rank connects,
-publishes the address at which it listens, and reads the others' after a barrier. A line is a request, `cmd=put
-key=... value=...`, and so is its answer (MPICH's `src/pmi`, wire protocol 1.1).
+MPICH and its derivatives start through PMI, the protocol between a rank and its process manager: each rank connects,
+publishes the address at which it listens, and reads the others' addresses after a barrier. A request is one line,
+`cmd=put key=... value=...`, and so is its response (MPICH's `src/pmi`, wire protocol 1.1).
 
-Shims start their ranks by `PYTHON process_manager.py COMMAND...`. That of rank 0 forks the manager, those of others
-wait until it listens, as MPI itself does not, and all become the command. There is neither `mpirun` nor ssh. Standard
-library only, one thread.
+Shims start their ranks as `PYTHON process_manager.py COMMAND...`. Rank 0's process forks the manager, the others wait
+until it listens, because MPI itself does not wait, and each then becomes the command. There is neither `mpirun` nor
+ssh. Standard library only, one thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import types
 from collections.abc import Callable
 
 if __name__ == "__main__":
-    # Started by path: our own modules are found without running fairlead/__init__.py.
+    # Started by path: Fairlead's modules are found without running fairlead/__init__.py.
     del sys.path[0]
     _here = os.path.dirname(os.path.abspath(__file__))
     for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
@@ -29,16 +29,16 @@ if __name__ == "__main__":
         sys.modules[_name].__path__ = [_path]
 from fairlead.runtime import processes
 
-# As MPICH's own manager has them.
+# The same limits as those of MPICH's own manager.
 MAXES = "kvsname_max=256 keylen_max=64 vallen_max=4096"
 LINE_MOST = 64 * 1024
-# Pods of a gang start within seconds of each other; images of some may take minutes.
+# Pods of a gang start within seconds of each other, but pulling an image may take minutes.
 LISTEN_WITHIN_S = 1_800.0
 _RETRY_S = 0.2
 
 
 def main(command: list[str]) -> None:
-    """Sees to it that the manager listens, and becomes the command."""
+    """Make sure that the manager listens, and become the command."""
     env = os.environ
     host, _, port = env["PMI_PORT"].rpartition(":")
     if env["PMI_RANK"] == "0":
@@ -49,9 +49,9 @@ def main(command: list[str]) -> None:
 
 
 def _start(host: str, port: int) -> None:
-    """Forks the manager, which listens already when this returns and ends with this process."""
+    """Fork the manager, which already listens when this returns and ends with this process."""
     env = os.environ
-    # In a pod its name may not lead to itself yet; only pods of the run reach it.
+    # A pod's own name may not resolve yet, so this listens on all addresses; only pods of the run can reach it.
     listener = socket.create_server((host if host == "127.0.0.1" else "", port), backlog=1024)
     parent, num_ranks = os.getpid(), int(env["PMI_SIZE"])
     if os.fork() == 0:
@@ -75,12 +75,12 @@ def _await(host: str, port: int) -> None:
 
 
 class ProcessManager:
-    """The ranks of one start and what they have told each other.
+    """The ranks of one attempt and the values that they have published.
 
     Args:
-        num_ranks: How many there are.
-        ranks_per_host: How many in a row share a host, and so its memory.
-        name: Of the group, another for each start on a host: MPICH names shared memory by it.
+        num_ranks: Number of ranks.
+        ranks_per_host: Number of consecutive ranks that share a host, and so its memory.
+        name: Name of the group, different for each attempt on a host, because MPICH names shared memory by it.
     """
 
     def __init__(self, num_ranks: int, ranks_per_host: int, name: str) -> None:
@@ -93,13 +93,13 @@ class ProcessManager:
         self.is_over = False
 
     def answer(self, line: str, reply: Callable[[str], None]) -> None:
-        """Answer one request; what waits for others is answered with the last of them.
+        """Answer one request; a barrier is answered once the last rank reaches it.
 
         Raises:
-            ValueError: The line is no request of this version.
+            ValueError: The line is not a request of this version.
         """
         command, _, rest = line.partition(" ")
-        # A value is the last field and may hold anything but a line break.
+        # The value is the last field and may contain anything but a line break.
         rest, has_value, value = rest.partition("value=")
         fields = dict(part.split("=", 1) for part in rest.split() if "=" in part)
         if command == "cmd=initack":
@@ -133,16 +133,16 @@ class ProcessManager:
         elif command == "cmd=finalize":
             self._at_end.append(reply)
             if len(self._at_end) == self._size:
-                # This ends with rank 0, which so hears last.
+                # Rank 0 is answered last, because the manager ends with it.
                 for each in sorted(self._at_end, key=lambda each: each is self._rank_0):
                     each("cmd=finalize_ack rc=0\n")
                 self.is_over = True
-        elif command != "cmd=abort":  # the rank ends with the code that it was given, which its shim sees
+        elif command != "cmd=abort":  # the rank exits with the given code, which its shim records
             raise ValueError(f"{line[:200]!r} is no request of PMI 1.1")
 
 
 def serve(listener: socket.socket, manager: ProcessManager) -> None:
-    """Serve the ranks until all have said that they are done."""
+    """Serve the ranks until all have finalized."""
     clients = selectors.DefaultSelector()
     clients.register(listener, selectors.EVENT_READ)
     unread: dict[socket.socket, bytes] = {}
@@ -163,7 +163,7 @@ def serve(listener: socket.socket, manager: ProcessManager) -> None:
                         manager.answer(line.decode(), replies[client])
                     if len(unread[client]) <= LINE_MOST:
                         continue
-            # A rank that is gone without its last word was killed, and its shim says so.
+            # A rank that disconnected without finalizing was killed, which its shim reports.
             clients.unregister(client)
             del unread[client], replies[client]
             client.close()

@@ -1,6 +1,6 @@
-"""Asks the kernel about processes: tie one to its parent, adopt orphans, find and end descendants.
+"""Process functions of the kernel: tie a process to its parent, adopt orphans, find and kill descendants.
 
-Linux gives all of it; elsewhere the ties are missing and only what is found by process group ends.
+Linux has all of them. On other systems processes are not tied, and only those found by process group are killed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process as soon as its parent ends; ends it now if that has happened already."""
+    """Have the kernel kill this process as soon as its parent ends; kill it now if the parent has already ended."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def become(command: list[str], env: Mapping[str, str] | None = None) -> None:
-    """Replaces this process's program by a command, with this environment or its own; says why if that cannot be."""
+    """Replace this process's program by a command, with this environment or its own; exit with a message on failure."""
     try:
         os.execvpe(command[0], command, os.environ if env is None else env)
     except OSError as error:
@@ -34,7 +34,7 @@ def become(command: list[str], env: Mapping[str, str] | None = None) -> None:
 
 
 def adopt_orphans(adopt: bool = True) -> None:
-    """Makes this process the parent of every descendant whose own parent ends, or no longer."""
+    """Make this process the parent of every descendant whose own parent ends, or stop that."""
     _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
 
 
@@ -44,7 +44,7 @@ def name_process(name: str) -> None:
 
 
 def num_threads() -> int:
-    """Threads of this process that the kernel knows, Python's or not; 1 where the kernel does not say."""
+    """Return the number of the process's threads, including non-Python ones; 1 if the kernel does not report it."""
     try:
         return len(os.listdir("/proc/self/task"))
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def num_threads() -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """The living processes below pid, zombies left out, parents before their children."""
+    """Return the living descendants of a process, without zombies, parents before their children."""
     children: dict[int, list[int]] = {}
     zombies = set()
     for name in _processes():
@@ -73,7 +73,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def members(cgroup: str | None) -> list[int]:
-    """The processes in a cgroup, this one left out; none without a cgroup."""
+    """Return the processes in a cgroup except this one; an empty list without a cgroup."""
     if cgroup is None:
         return []
     try:
@@ -85,7 +85,7 @@ def members(cgroup: str | None) -> list[int]:
 
 
 def processes_with(variable: str, value: str) -> list[int]:
-    """Every living process that was started with this environment variable, as far as we may look."""
+    """Return every living process whose initial environment has this variable, as far as it may be read."""
     wanted = f"{variable}={value}".encode()
     found = []
     for pid in _processes():
@@ -100,10 +100,10 @@ def processes_with(variable: str, value: str) -> list[int]:
 
 
 def show_in_environment(variable: str, value: str) -> None:
-    """Makes /proc/PID/environ of this process say VARIABLE=value where it has room for that variable.
+    """Make /proc/PID/environ of this process show VARIABLE=value, if it has space for that variable.
 
-    The kernel shows the memory in which a process's first environment was laid. A forked process shares its parent's
-    text there, so it writes its own. Without the file or the room nothing changes.
+    The kernel shows the memory that held the process's first environment. A forked process shares its parent's text
+    there, so this writes the process's own. Without the file or the space nothing changes.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open("/proc/self/stat", "rb") as file:
@@ -122,7 +122,7 @@ def show_in_environment(variable: str, value: str) -> None:
 
 
 def num_oom_kills(cgroup: str | None) -> int:
-    """Count the processes that the kernel has killed in the cgroup for want of memory, v1 or v2."""
+    """Return the number of processes in the cgroup, v1 or v2, that the kernel killed because memory was short."""
     for name in ("memory.events", "memory.oom_control") if cgroup is not None else ():
         with contextlib.suppress(OSError), open(os.path.join(str(cgroup), name)) as file:
             for line in file:
@@ -133,13 +133,13 @@ def num_oom_kills(cgroup: str | None) -> int:
 
 
 def join(cgroup: str) -> None:
-    """Moves this process into the cgroup."""
+    """Move this process into the cgroup."""
     with open(os.path.join(cgroup, "cgroup.procs"), "w") as file:
         file.write(str(os.getpid()))
 
 
 def kill(pids: list[int], signum: int = signal.SIGKILL) -> None:
-    """Signals those that still live and are ours to signal."""
+    """Send a signal to those of the processes that are alive and that this user may signal."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)

@@ -1,8 +1,7 @@
-"""Reports a rank to Fairlead from inside: a small file, replaced a few times a second, and a list of events.
+"""Reports a rank's progress to Fairlead: a small file, replaced a few times a second, and a list of events.
 
-Nothing here raises because of a full disk or a lost directory: a report that cannot be written costs the report, not
-the training. Tensors are turned into numbers only when a report is really written: on a GPU that waits for the
-device.
+A full disk or a lost directory raises no error here: a report that cannot be written is lost, and training continues.
+Tensors are converted to numbers only when a report is written, because on a GPU that waits for the device.
 """
 
 import json
@@ -27,11 +26,11 @@ MOST_UNTOLD = 100
 class Reporter:
     """Writes the reports of one rank; safe to use from several threads.
 
-    Outside Fairlead (no directory) the first rank prints one line a second instead, and events go to stderr.
+    Outside Fairlead (no directory) rank 0 prints one line a second instead, and events go to stderr.
 
     Attributes:
-        bad_loss: The first step whose loss was no finite number, and that loss; None while there was none. A tensor is
-            looked at only when it is read.
+        bad_loss: The first step whose loss was not finite, and that loss; None if there was none. A tensor is checked
+        only when it is read.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Reporter:
         tokens: int | None,
         metrics: Mapping[str, object],
     ) -> None:
-        """Take note of a completed step, and write it when the last report is old enough."""
+        """Record a completed step, and write a report if the last one is at least ``WRITE_EVERY_S`` seconds old."""
         now = self._clock()
         with self._lock:
             self._facts["step"] = step
@@ -92,7 +91,7 @@ class Reporter:
             self._unwritten = True
             if self._series is not None:
                 given = metrics if loss is None else {"loss": loss, **metrics}
-                # Numbers cost nothing to look at; tensors are looked at when a report is written.
+                # Numbers are cheap to read; tensors are read when a report is written.
                 values = {name: float(value) for name, value in given.items() if isinstance(value, (float, int))}
                 if len(values) == len(given):
                     self._note_point(step, values)
@@ -100,19 +99,19 @@ class Reporter:
                 self._write(now)
 
     def fact(self, **facts: object) -> None:
-        """Set keys of the report, such as ``checkpoint_step``, to what JSON knows, and write it at once."""
+        """Set keys of the report, such as ``checkpoint_step``, to JSON values, and write it at once."""
         with self._lock:
             self._facts.update(facts)
             if self._directory is not None:
                 self._write(self._clock())
 
     def spend(self, what: str, seconds: float) -> None:
-        """Add to a sum of seconds in the report, such as ``saving_s``; written with the next report."""
+        """Add seconds to a sum in the report, such as ``saving_s``; it is written with the next report."""
         with self._lock:
             self._facts[what] = round(self._facts.get(what, 0.0) + seconds, 3)
 
     def event(self, kind: str, message: str, *, warn: bool = False) -> None:
-        """Add one event; a warning is told on stderr as well."""
+        """Record one event; a warning also goes to stderr."""
         if warn or (self._directory is None and self._rank == 0):
             print(f"fairlead: {message}", file=sys.stderr, flush=True)
         if self._directory is None:
@@ -123,7 +122,7 @@ class Reporter:
             self._tell()
 
     def flush(self) -> None:
-        """Write what was not written yet."""
+        """Write everything that is not written yet."""
         with self._lock:
             if self._unwritten:
                 self._write(self._clock())
@@ -132,13 +131,13 @@ class Reporter:
             self._tell()
 
     def look(self) -> None:
-        """Read a loss that was not read yet."""
+        """Read a loss that has not been read yet."""
         with self._lock:
             if self._unwritten and self._loss is not None:
                 self._read_loss()
 
     def _read_loss(self) -> float | None:
-        """The loss as a finite number; None when there is none, because JSON knows no NaN."""
+        """Return the loss as a finite number; None if there is none, because JSON has no NaN."""
         loss = _float(self._loss)
         if loss is None:
             return None
@@ -156,7 +155,7 @@ class Reporter:
             self._series.add(self._wall(), step, finite)
 
     def _tell(self) -> None:
-        """Append the events that wait; on a full disk they wait for room, and of too many the oldest are lost."""
+        """Append the waiting events. On a full disk they keep waiting, and the oldest of more than 100 are lost."""
         if self._directory is None or not self._untold:
             return
         try:
@@ -199,7 +198,7 @@ class Reporter:
         self._tell()
 
     def _overwrite(self, path: Path, temporary: Path, report: bytes) -> None:
-        """Put a report where the last one is, which takes no room on most disks; whoever reads half of it reads on."""
+        """Overwrite the last report in place, which needs no space on most disks; readers retry a half-written one."""
         try:
             temporary.unlink(missing_ok=True)
             with open(path, "r+b", buffering=0) as file:
@@ -228,7 +227,7 @@ class Reporter:
 
 
 class Counted:
-    """A count of what was worked through in the last seconds."""
+    """Measures the throughput of the last seconds, in steps, samples or tokens."""
 
     def __init__(self) -> None:
         self._unit = "steps"
@@ -237,7 +236,7 @@ class Counted:
         self._marks: deque[tuple[float, int]] = deque()
 
     def add(self, step: int, *, samples: int | None, tokens: int | None, now: float) -> None:
-        """Count one step; the first one only starts the clock, because its time includes the start of the program."""
+        """Count one step. The first only starts the clock, because its time includes the start of the program."""
         unit, amount = "steps", 1
         if tokens is not None:
             unit, amount = "tokens", tokens
@@ -256,7 +255,7 @@ class Counted:
         self._newest = now
 
     def rate(self, now: float, world_size: int) -> tuple[float | None, str | None]:
-        """Units a second over all ranks, taking this one for typical; steps are the same on all of them."""
+        """Return units per second over all ranks, assuming that the others are as fast; steps count once."""
         if not self._marks:
             return None, None
         start, before = self._marks[0]
@@ -268,16 +267,16 @@ class Counted:
 
 
 def detached(value: object) -> object:
-    """The value without the graph that led to it, so that keeping it keeps nothing else alive."""
+    """Return the value without its autograd graph, so that keeping it keeps nothing else alive."""
     detach = getattr(value, "detach", None)
     return detach() if callable(detach) else value
 
 
 def own_trackers() -> list[str]:
-    """Return which experiment trackers the program has a run of its own at, so that nothing is sent there twice."""
+    """Return the experiment trackers at which the program has its own run, so that metrics are not sent there twice."""
     wandb, mlflow = sys.modules.get("wandb"), sys.modules.get("mlflow")
     found = ["wandb"] if getattr(wandb, "run", None) is not None else []
-    # Half imported by another thread it has no such function yet.
+    # While another thread is importing it, the module may not have this function yet.
     active_run = getattr(mlflow, "active_run", None)
     if callable(active_run) and active_run() is not None:
         found.append("mlflow")
@@ -285,13 +284,13 @@ def own_trackers() -> list[str]:
 
 
 def number(value: object) -> float | None:
-    """The value as a finite number; None when it is none, because JSON knows no NaN."""
+    """Return the value as a finite number, or None, because JSON has no NaN."""
     result = _float(value)
     return None if result is None or not math.isfinite(result) else result
 
 
 def _float(value: object) -> float | None:
-    """The value as a number, NaN and infinite ones too; None when it is none."""
+    """Return the value as a number, which may be NaN or infinite; None if it is not a number."""
     if value is None:
         return None
     try:
@@ -301,7 +300,7 @@ def _float(value: object) -> float | None:
 
 
 def sentence(report: Mapping[str, Any]) -> str:
-    """One line for a person."""
+    """Return the report as one human-readable line."""
     words = [f"step {report.get('step', 0)}"]
     if report.get("total_steps") is not None:
         words[0] += f"/{report['total_steps']}"

@@ -1,7 +1,7 @@
-"""Begins one rank's process: what every child of a shim does before any code of the user's runs.
+"""Starts one rank's process: everything that a child of a shim does before any of the user's code runs.
 
-A child is in a session of its own, dies with its shim, is in the pod's cgroup, has /dev/null, its two pipes and nothing
-else open, and signals as a fresh process has them.
+A child has its own session, dies with its shim, is in the pod's cgroup, has only /dev/null and its two pipes open, and
+has the signal handling of a fresh process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_FD = 1 << 16
 
 
 def fork_with_signals_held() -> int:
-    """Forks so that no handler of the parent runs in the child, until either calls release_signals."""
+    """Fork with all signals blocked, so that no handler of the parent runs in the child; see ``release_signals``."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     try:
         return os.fork()
@@ -34,13 +34,13 @@ def release_signals() -> None:
 
 
 def enter(parent: int, cgroup: str | None, out: int, err: int, given: int | None = None) -> None:
-    """Makes a fork of the process `parent` an orderly beginning, but for its signal handlers, which stay held.
+    """Set up a forked child of `parent` as a fresh process, except for signal handlers; signals stay blocked.
 
     Args:
-        given: What it reads as its standard input; None for nothing.
+        given: Descriptor of its standard input; None for /dev/null.
 
     Raises:
-        OSError: a step failed, for instance the cgroup is gone; the message is for the rank's standard error.
+        OSError: A step failed, for example because the cgroup is gone; the message is for the rank's standard error.
     """
     signal.set_wakeup_fd(-1)
     os.setsid()
@@ -54,7 +54,7 @@ def enter(parent: int, cgroup: str | None, out: int, err: int, given: int | None
 
 
 def rank_environment(rank: int, local_rank: int, common: Mapping[str, str]) -> dict[str, str]:
-    """Make a rank's variables beside those of its pod; nothing where those do not say how many ranks there are."""
+    """Return a rank's variables in addition to those of its pod; empty if those do not have the number of ranks."""
     if "WORLD_SIZE" not in common:
         return {}
     own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "ROLE_RANK": str(rank)}
@@ -62,9 +62,9 @@ def rank_environment(rank: int, local_rank: int, common: Mapping[str, str]) -> d
 
 
 def environment_beside(pod: Mapping[str, Any], rank: int) -> dict[str, str] | None:
-    """Make the environment of a command beside a rank of a ``pod.json``; None if the pod has no such rank.
+    """Return the environment of a command that runs beside a rank of a ``pod.json``; None if there is no such rank.
 
-    It is the rank's own but for where it reports, so that nothing said there is taken for the rank's.
+    It is the rank's environment without the directory for reports, so that the command cannot report for the rank.
     """
     own = next((each["env"] for each in pod["ranks"] if each["rank"] == rank), None)
     if own is None:
@@ -73,7 +73,7 @@ def environment_beside(pod: Mapping[str, Any], rank: int) -> dict[str, str] | No
 
 
 def become(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> NoReturn:
-    """Replaces this process by the program; ends with 127 or 126, as a shell would, and says why when it cannot."""
+    """Replace this process by the program; on failure report it and exit with 127 or 126, as a shell does."""
     for number in _ALL_SIGNALS:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
@@ -91,7 +91,7 @@ def become(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> NoRetur
 
 
 def give_up(error: OSError) -> NoReturn:
-    """Ends a child that could not begin, saying why on its standard error."""
+    """Exit from a child that could not be set up, with the reason on its standard error."""
     subject = f"{error.filename}: " if error.filename else ""
     _end(f"{subject}{error.strerror or error}", 126)
 
@@ -103,7 +103,7 @@ def _end(said: str, code: int) -> NoReturn:
 
 
 def start_detached(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Starts a program that is no descendant of this process and has nothing of its own open."""
+    """Start a program that is not a descendant of this process and inherits none of its open files."""
     processes.adopt_orphans(False)
     try:
         child = fork_with_signals_held()

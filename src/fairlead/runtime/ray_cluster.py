@@ -1,12 +1,13 @@
-"""Makes one Ray cluster of a gang's pods: `PYTHON ray_cluster.py COMMAND...`, a rank's command on each pod.
+"""Creates one Ray cluster from a gang's pods: `PYTHON ray_cluster.py COMMAND...`, a rank's command on each pod.
 
-The pod of rank 0 has the head. Its rank becomes the command once all pods have joined, which finds the cluster by
-`RAY_ADDRESS`. The ranks of the other pods have a node of Ray each and end when the first rank has. Nodes of Ray are
-started by `ray start`, the only words of Ray's that this knows; what that leaves running ends with the pod.
+The pod of rank 0 has the head. Its rank becomes the command once all pods have joined; the command finds the cluster by
+`RAY_ADDRESS`. The ranks of the other pods each run a Ray node and end when the first rank has ended. Nodes are started
+by `ray start`, the only part of Ray that this module uses; processes that it leaves running end with the pod.
 
-Beside each rank is a watcher, a session of its own: a stop notice is for the program, which may need its cluster to
-save. That of the head listens at the door, the port above Ray's. It lets a pod in when the head is up, hears when the
-pod's node is, and holds the connection. As watchers end with their rank, the end of it tells the pods to end too.
+Beside each rank is a watcher in a separate session, because a stop notice is for the program, which may need its
+cluster to save. The head's watcher listens on the port above Ray's (the "door"). It accepts a pod once the head is up,
+waits for the message that the pod's node is up, and keeps the connection open. As watchers end with their rank, the end
+of that connection makes the other pods end too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import types
 from collections.abc import Iterator
 
 if __name__ == "__main__":
-    # Started by path: our own modules are found without running fairlead/__init__.py, and hide none of Ray's.
+    # Started by path: Fairlead's modules are found without running fairlead/__init__.py, and shadow none of Ray's.
     del sys.path[0]
     _here = os.path.dirname(os.path.abspath(__file__))
     for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
@@ -37,13 +38,13 @@ from fairlead.runtime import processes
 
 LOOPBACK = "127.0.0.1"
 FAILED = 70  # EX_SOFTWARE of sysexits.h
-# Pods of a gang start within seconds of each other; images of some may take minutes.
+# Pods of a gang start within seconds of each other, but pulling an image may take minutes.
 MEET_WITHIN_S = 1_800.0
-# A node that is not up within 30 s has failed for Ray, which a busy machine may need twice.
+# Ray gives up on a node that is not up within 30 s, which may happen repeatedly on a busy machine.
 MOST_STARTS = 3
-# Of Ray's own processes, those without which there is no node.
+# The processes of Ray without which a node does not work.
 VITAL = ("gcs_server", "raylet")
-# A path of a socket has at most 107 bytes, of which Ray's own names take 68.
+# A socket's path has at most 107 bytes, of which Ray's own names take 68.
 PLACES = "/tmp"
 TOLD_LINES = 20
 _RETRY_S = 0.2
@@ -52,18 +53,18 @@ _UP, _JOINED = b"up\n", b"joined\n"
 
 
 def main(command: list[str]) -> None:
-    """Sees to it that this pod is a node of the cluster; on the first pod becomes the command."""
+    """Make this pod a node of the cluster; on the first pod, become the command."""
     index, num_pods = int(os.environ["GROUP_RANK"]), int(os.environ["GROUP_WORLD_SIZE"])
     if index > 0:
         sys.exit(_serve_node())
     _wait_for_cluster(num_pods)
-    # The program is the only one of its kind, whatever Ray has beside it.
+    # The program runs as a single process, regardless of the Ray processes beside it.
     env = {**os.environ, **{name: "1" for name in os.environ if name.endswith("WORLD_SIZE")}}
     processes.become(command, env)
 
 
 def _wait_for_cluster(num_pods: int) -> None:
-    """Forks the watcher of the head, and returns when every pod has joined."""
+    """Fork the watcher of the head, and return when every pod has joined."""
     parent = os.getpid()
     ready_read, ready_write = os.pipe()
     if os.fork() == 0:
@@ -72,7 +73,7 @@ def _wait_for_cluster(num_pods: int) -> None:
         processes.die_with_parent(parent)
         try:
             _watch_head(num_pods, ready_write)
-        except BaseException as error:  # noqa: BLE001 (the program would wait for its cluster in vain)
+        except BaseException as error:  # noqa: BLE001 (otherwise the program would wait for its cluster forever)
             sys.stderr.write(f"fairlead: Ray's head ended: {error}\n")
             sys.stderr.flush()
             os.kill(parent, signal.SIGABRT)
@@ -84,15 +85,15 @@ def _wait_for_cluster(num_pods: int) -> None:
 
 
 def _watch_head(num_pods: int, ready: int) -> None:
-    """Starts the head, lets the pods in and watches over it until this process is ended.
+    """Start the head, accept the pods and monitor the head until this process is killed.
 
     Raises:
-        RuntimeError: It does not start, or has ended, or pods do not come.
+        RuntimeError: The head does not start or has ended, or pods do not join.
     """
     env = os.environ
     processes.adopt_orphans()
     host, _, port = env["RAY_ADDRESS"].rpartition(":")
-    # In a pod its name may not lead to itself yet; only pods of the run reach it.
+    # A pod's own name may not resolve yet, so this listens on all addresses; only pods of the run can reach it.
     own = host if host == LOOPBACK else ""
     _write_token(env.get("RAY_AUTH_TOKEN_PATH"))
     with socket.create_server((own, int(port) + 1), backlog=1024) as door, _own_place() as place:
@@ -117,10 +118,10 @@ def _watch_head(num_pods: int, ready: int) -> None:
 
 
 def _hear_joined(pod: socket.socket, vital: dict[int, str], until: float) -> None:
-    """Waits for the word that a pod's node is up.
+    """Wait for the message that a pod's node is up.
 
     Raises:
-        RuntimeError: The pod has ended, or says nothing.
+        RuntimeError: The pod has ended, or sends nothing in time.
     """
     _keep_alive(pod)
     pod.settimeout(_CHECK_S)
@@ -134,7 +135,7 @@ def _hear_joined(pod: socket.socket, vital: dict[int, str], until: float) -> Non
 
 
 def _serve_node() -> int:
-    """Has a node of Ray in this pod until the first rank has ended; the exit code is for the shim."""
+    """Run a Ray node in this pod until the first rank has ended, and return the exit code for the shim."""
     parent = os.getpid()
     joined_read, joined_write = os.pipe()
     watcher = os.fork()
@@ -144,28 +145,28 @@ def _serve_node() -> int:
         processes.die_with_parent(parent)
         try:
             _watch_node(joined_write)
-        except BaseException as error:  # noqa: BLE001 (whatever it is, this pod has no node)
+        except BaseException as error:  # noqa: BLE001 (after any error this pod has no node)
             sys.stderr.write(f"fairlead: Ray's node of this pod ended: {error}\n")
             sys.stderr.flush()
             os._exit(FAILED)
         os._exit(0)
     os.close(joined_write)
     if os.read(joined_read, 1):
-        # The program that a stop notice is for runs on the first pod, and may need this node for what it does then. The
-        # shim ends what is left when its grace is over.
+        # A stop notice is for the program on the first pod, which may need this node to handle it. The shim kills the
+        # remaining processes when the grace period is over.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     status = os.waitpid(watcher, 0)[1]
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else FAILED
 
 
 def _watch_node(joined: int) -> None:
-    """Starts a node and watches over it; returns when the head has gone.
+    """Start a node and monitor it; return when the head is gone.
 
     Args:
-        joined: Descriptor to write to when the node is there.
+        joined: Descriptor to write to when the node is up.
 
     Raises:
-        RuntimeError: It does not start, or has ended, or there is no head.
+        RuntimeError: The node does not start or has ended, or there is no head.
     """
     processes.adopt_orphans()
     address = os.environ["RAY_ADDRESS"]
@@ -184,7 +185,7 @@ def _watch_node(joined: int) -> None:
 
 
 def _at_door(host: str, port: int) -> socket.socket:
-    """The connection to the head's watcher, once the head is up."""
+    """Return the connection to the head's watcher, once the head is up."""
     until = time.monotonic() + MEET_WITHIN_S
     while True:
         try:
@@ -203,7 +204,7 @@ def _at_door(host: str, port: int) -> socket.socket:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Has a connection to a machine that is gone end within half a minute."""
+    """Make a connection to a machine that is gone end within half a minute."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
         if hasattr(socket, option):
@@ -211,17 +212,18 @@ def _keep_alive(connection: socket.socket) -> None:
 
 
 def _start_node(where: list[str]) -> dict[int, str]:
-    """Runs `ray start` and returns the processes without which there is no node, by their pids.
+    """Run `ray start` and return the names of the processes that a node needs, by their pids.
 
     Raises:
-        RuntimeError: It fails each time.
+        RuntimeError: It fails at every try.
     """
     given = json.loads(os.environ["FAIRLEAD_RAY_NODE"])
     options = [f"--{name}={value}" for name, value in given.items()]
     options += [f"--node-ip-address={_own_address()}", "--disable-usage-stats", "--no-monitor"]
-    # Two nodes may share an address, so that no port is a fixed one.
+    # Two nodes may share an address, so no port is fixed.
     options += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
-    # What Ray runs is no rank: it has no number, and reports for none. The cluster is told to programs alone.
+    # Ray's processes are not ranks: they have no rank number and do not report. Only programs get the cluster's
+    # address.
     none = (
         "RANK",
         "WORLD_SIZE",
@@ -249,8 +251,8 @@ def _start_node(where: list[str]) -> dict[int, str]:
     raise RuntimeError(f"`ray start` failed {MOST_STARTS} times, at last with:\n{said}")
 
 
-# `ray start` has no cluster of several nodes where addresses are to be of loopback alone, as it is meant for laptops
-# with other systems; all else of Ray's goes by that setting.
+# `ray start` refuses clusters of several nodes on systems where Ray uses only the loopback address, a setting meant for
+# laptops; the rest of Ray follows that setting.
 _START = """\
 import sys, types
 from ray.scripts import scripts
@@ -266,10 +268,10 @@ def _own_address() -> str:
 
 
 def _require(vital: dict[int, str]) -> None:
-    """Takes in what has ended.
+    """Reap ended processes.
 
     Raises:
-        RuntimeError: It is one without which there is no node.
+        RuntimeError: One that the node needs has ended.
     """
     for pid, status in _reap():
         if pid in vital:
@@ -294,7 +296,7 @@ def _command(pid: int) -> str:
 
 
 def _write_token(path: str | None) -> None:
-    """Makes the secret by which the cluster knows its own, where it goes by a file; later starts have the same."""
+    """Create the cluster's secret, if it is passed by a file; later attempts use the same."""
     if not path or os.path.exists(path):
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -306,9 +308,12 @@ def _write_token(path: str | None) -> None:
 
 @contextlib.contextmanager
 def _own_place() -> Iterator[str]:
-    """A short path for Ray's sockets and logs, of this start alone; removes those of starts that are over.
+    """Yield a short path for this attempt's Ray sockets and logs, and remove those of attempts that are over.
 
-    Whoever has one holds its lock, so that a kill at any moment leaves one that the next start removes.
+    The owner of a path holds its lock, so that after a kill at any time the next attempt removes it.
+
+    Raises:
+        RuntimeError: The directory belongs to another user.
     """
     home = os.path.join(PLACES, f"fairlead-ray-{os.getuid()}")
     os.makedirs(home, mode=0o700, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The variables by which the processes of each framework meet: those that differ from rank to rank of a pod.
+"""Environment variables by which each framework connects its processes: those that differ between a pod's ranks.
 
-Those that all ranks of a pod share are there already; see `cluster/contract.py`. Standard library only, and pure.
+Variables that all ranks of a pod share are already set; see `cluster/contract.py`. Standard library only, and pure.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-FIRST_PORT = 2  # above the master's: that one is torch's, the next is for agreements among ranks
+FIRST_PORT = 2  # offset from the master's port, which is torch's; the one after it is for agreements among ranks
 
 
 def address(common: Mapping[str, str], rank: int) -> str:
-    """Return host and port at which a rank listens, as all others know it.
+    """Return the host and port at which a rank listens, as all other ranks know it.
 
-    Pods that have one host share its ports, so that each rank has another; pods with hosts of their own do not.
+    Pods on one host share its ports, so each rank has a different one; pods with separate hosts reuse them.
     """
     local_size = int(common["LOCAL_WORLD_SIZE"])
     node, local_rank = divmod(rank, local_size)
@@ -24,7 +24,7 @@ def address(common: Mapping[str, str], rank: int) -> str:
 
 
 def rank_variables(rank: int, local_rank: int, common: Mapping[str, str]) -> dict[str, str]:
-    """Make a rank's own variables for the framework of its run; none where that needs none, or none is named."""
+    """Return a rank's own variables for its run's framework; empty if it needs none or none is named."""
     framework = common.get("FAIRLEAD_FRAMEWORK")
     if framework == "jax":
         return _jax(rank, local_rank, common)
@@ -39,15 +39,15 @@ def rank_variables(rank: int, local_rank: int, common: Mapping[str, str]) -> dic
     if framework == "mpi":
         return {"PMI_ID": str(rank), "PMI_RANK": str(rank)}
     if framework == "xgboost":
-        # Sorted as text by the tracker, which gives ranks in that order.
+        # The tracker sorts these ids as text and assigns ranks in that order.
         return {"DMLC_TASK_ID": f"{rank:06d}"}
     return {}
 
 
 def _jax(rank: int, local_rank: int, common: Mapping[str, str]) -> dict[str, str]:
-    """Make those by which `jax.distributed.initialize()` takes its number, where it finds a job of Open MPI's.
+    """Return the variables by which `jax.distributed.initialize()` gets its rank, as in an Open MPI job.
 
-    Its own variables have no place for that.
+    JAX's own variables cannot express it.
     """
     own = {
         "JAX_PROCESS_ID": str(rank),

@@ -1,6 +1,7 @@
-"""Tells those outside about a pod, who see only its log and its termination message. Standard library only.
+"""Packs reports about a pod for the operator, which sees only its log and its termination message.
 
 Both are one line of JSON with short keys. The readers are in ``fairlead.cluster.kubernetes.operator.pods.pod_reports``.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -15,22 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-FORM = 1  # rises when an older reader could not understand
+FORM = 1  # increased when an older reader could not parse the new form
 REPORT_EVERY_S = 5.0
 MOST_EXIT_BYTES = 4096  # kubelet keeps no more of a termination message
-MOST_PROGRESS_BYTES = 1024  # of these
-MOST_REPORT_BYTES = 8192  # half of what a container runtime keeps as one line
+MOST_PROGRESS_BYTES = 1024  # share of the above
+MOST_REPORT_BYTES = 8192  # half of the longest line that a container runtime keeps whole
 MOST_EVENTS = 20
-MOST_POINTS_BYTES = 3072  # of a report; what does not fit comes with the next one
+MOST_POINTS_BYTES = 3072  # share of a report; points that do not fit come with the next one
 GPUS = "gpus.json"
 
 
 def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
-    """Pack how the pod ended, in at most 4,096 bytes: every rank's end, how far they came, and as much as fits of what
-    the first one wrote last.
+    """Pack the end of a pod into at most 4,096 bytes.
+
+    It has every rank's end, the most advanced progress, and as much of the first failed rank's last output as fits.
 
     Args:
-        pod_dir: Where the ranks reported; None when none was started.
+        pod_dir: The directory of the ranks' reports; None if no rank was started.
     """
     ranks = record.get("ranks") or []
     packed: dict[str, Any] = {
@@ -51,7 +53,7 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
         packed["hang"] = [[rank, *_whereabouts(at)] for rank, at in hang.items()]
     reports = {} if pod_dir is None else _reports(pod_dir)
     if reports:
-        # Whoever failed first may have been a step behind.
+        # The rank that failed first may have been a step behind.
         furthest = reports[max(reports, key=lambda rank: (_step(reports[rank]), -rank))]
         is_short = len(_encoded(furthest)) <= MOST_PROGRESS_BYTES
         packed["progress"] = furthest if is_short else {**furthest, "metrics": {}, "asks": []}
@@ -60,11 +62,11 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
     if first is not None:
         packed["tail_of"] = first["rank"]
     if len(_encoded(packed)) > MOST_EXIT_BYTES:
-        # Thousands of ranks do not fit: those that ended badly, the first ones first, tell why.
+        # Thousands of ranks do not fit: only those that failed are kept, the first ones first, as they show the cause.
         bad = sorted((each for each in packed["ranks"] if each[1] != 0), key=lambda each: float(each[3]))
         packed["ranks"], packed["of"] = bad[:20], len(ranks)
         if "hang" in packed:
-            # Those that wait for nobody tell the most.
+            # Ranks that do not wait for another rank are the most informative.
             packed["hang"] = sorted(packed["hang"], key=lambda each: each[2] is not None)[:10]
         if len(_encoded(packed)) > MOST_EXIT_BYTES:
             packed.pop("progress", None)
@@ -77,7 +79,7 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
 
 
 def exit_code(record: Mapping[str, Any]) -> int:
-    """The exit code of the rank that failed first, as a shell tells a signal; 1 when none started, 0 if all is well."""
+    """Return the exit code of the first failed rank, 128 + N for signal N; 1 if none started, 0 if none failed."""
     first = first_failed(record.get("ranks") or [])
     if first is None:
         return 0 if record.get("ranks") else 1
@@ -86,13 +88,13 @@ def exit_code(record: Mapping[str, Any]) -> int:
 
 
 def first_failed(ranks: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The rank that failed before all others."""
+    """Return the rank that failed first, or None."""
     failed = [each for each in ranks if each["exit_code"] != 0]
     return min(failed, key=lambda each: float(each["at"]), default=None)
 
 
 def read_points(pod_dir: str, offset: int) -> tuple[list[Any], int]:
-    """Read points of rank 0's metrics from an offset on, as many as a report holds, and the offset behind them."""
+    """Return points of rank 0's metrics from an offset on, as many as fit into a report, and the offset after them."""
     try:
         with open(os.path.join(pod_dir, "rank-0.series.jsonl"), "rb") as file:
             file.seek(offset)
@@ -101,22 +103,21 @@ def read_points(pod_dir: str, offset: int) -> tuple[list[Any], int]:
         return [], offset
     end = data.rfind(b"\n") + 1
     if not end and len(data) == MOST_POINTS_BYTES:
-        return [], offset + len(data)  # nothing of ours has such a line; what is left of it is no point either
+        return [], offset + len(data)  # Fairlead writes no such long line, and its remainder is no point either
     points = []
     for line in data[:end].splitlines():
         try:
             points.append(json.loads(line))
         except ValueError:
-            continue  # a line that the program itself wrote there
+            continue  # a line that the program itself wrote into the file
     return points, offset + end
 
 
 def pack_report(pod_dir: str, points: Sequence[Any] = ()) -> str:
-    """Pack what the ranks of a pod say now: the lowest rank's report, the newest sign of life, and the latest
-    events.
+    """Pack the current reports of a pod's ranks: the lowest rank's progress, the last activity and the latest events.
 
     Args:
-        points: Of metrics, which were not told before.
+        points: New points of the metrics, not reported before.
     """
     started = podfiles.read_json(os.path.join(pod_dir, "started.json")) or {}
     reports = _reports(pod_dir)
@@ -151,7 +152,7 @@ def _reports(pod_dir: str) -> dict[int, dict[str, Any]]:
 
 
 def _whereabouts(at: Mapping[str, Any]) -> list[Any]:
-    """Place, call and step, short enough that those of a node's ranks fit."""
+    """Return place, call and step, short enough that those of all ranks of a node fit."""
     return [_cut(at.get("place"), 120), _cut(at.get("waits_in"), 60), at.get("step")]
 
 
@@ -161,7 +162,7 @@ def _step(report: Mapping[str, Any]) -> int:
 
 
 def active_at(pod_dir: str) -> float | None:
-    """The last sign of progress: of ranks that report, the newest report; else the time of the newest output."""
+    """Return the time of the newest report of any rank, or without reports of the newest output; None without both."""
     said = [each.get("updated_at") for each in _reports(pod_dir).values()]
     times = [float(at) for at in said if isinstance(at, (int, float))]
     if times:
@@ -173,7 +174,7 @@ def active_at(pod_dir: str) -> float | None:
 
 
 def _events(pod_dir: str) -> list[list[Any]]:
-    """The latest events with their rank and line, by which a reader knows those that it has seen."""
+    """Return the latest events with their rank and line number, by which a reader recognizes those it has seen."""
     found = []
     for name in _names(pod_dir):
         number = name[len("rank-") : -len(".events.jsonl")]
@@ -186,7 +187,7 @@ def _events(pod_dir: str) -> list[list[Any]]:
                 event = json.loads(line)
                 found.append([int(number), place, float(event["at"]), str(event["type"]), _cut(event["message"], 300)])
             except (ValueError, KeyError, TypeError):
-                continue  # a line that the program itself wrote there, or half of one
+                continue  # a line that the program itself wrote into the file, or a partial one
     return sorted(found, key=_at)[-MOST_EVENTS:]
 
 
@@ -198,7 +199,7 @@ def _names(pod_dir: str) -> list[str]:
     try:
         return sorted(os.listdir(pod_dir))
     except FileNotFoundError:
-        return []  # the ranks' container has not begun
+        return []  # the ranks' container has not started
 
 
 def _encoded(value: Mapping[str, Any]) -> bytes:

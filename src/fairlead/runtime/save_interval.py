@@ -1,10 +1,10 @@
-"""Chooses how often a run saves under `checkpoint.every: auto`: by a save's cost and the run's failures, as seen.
+"""Chooses the interval of `checkpoint.every: auto` from the measured cost of a save and the observed failures.
 
 The time between two saves is that of J. T. Daly, "A higher order estimate of the optimum checkpoint interval for
 restart dumps", Future Generation Computer Systems 22 (2006), equation 37, which refines the square root of J. W. Young,
-"A first order approximation to the optimum checkpoint interval", Communications of the ACM 17 (1974). What it costs is
-the time that the training stands still: writing in the background delays a checkpoint by the same time however often
-one is made, and has no part in the optimum.
+"A first order approximation to the optimum checkpoint interval", Communications of the ACM 17 (1974). The cost of a
+save is the time for which training is paused. Writing in the background delays every checkpoint by the same time,
+however often one is saved, and does not affect the optimum.
 """
 
 import math
@@ -13,26 +13,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 RANK_FAILURE_S = 2111 * 86_400.0
-"""One failure for so many seconds of one rank, until failures are seen: Llama 3 had 419 in 54 days on 16,384."""
+"""Seconds of one rank per failure, until failures are observed: Llama 3 had 419 in 54 days on 16,384 GPUs."""
 OTHER_FAILURE_S = 86_400.0
-"""And one for so many seconds of a run of any size: reclaimed machines, people, the program itself."""
+"""Seconds per failure of other causes in a run of any size: reclaimed machines, operator errors, the program."""
 FIRST_S = 60.0
-"""The first save, which measures what one costs, begins after so many seconds."""
+"""Seconds until the first save begins, which measures the cost of a save."""
 LEAST_S = 30.0
-"""Saves begin at most so often, however little they cost."""
+"""Minimum seconds between the starts of two saves, however little they cost."""
 MOST_SHARE = 0.05
-"""The training stands still for saves for at most this share of the time."""
+"""Largest share of the time for which training is paused for saves."""
 MOST_WRITING = 0.5
-"""A save is being written for at most this share of the time."""
+"""Largest share of the time in which a save is being written."""
 LATEST_WEIGHT = 0.3
-"""How much the latest save counts in the smoothed cost, from 0 to 1."""
+"""Weight of the latest save in the smoothed cost, from 0 to 1."""
 
 
 def best_interval_s(cost_s: float, between_failures_s: float) -> float:
     """Return the seconds of training between two saves that lose the least time, by Daly's equation 37.
 
     Args:
-        cost_s: Seconds that the training stands still for a save, from 0 on.
+        cost_s: Seconds for which training is paused for a save, at least 0.
         between_failures_s: Mean seconds between failures, above 0.
     """
     if cost_s >= 2 * between_failures_s:
@@ -42,9 +42,9 @@ def best_interval_s(cost_s: float, between_failures_s: float) -> float:
 
 
 class Interval:
-    """Chooses the time between the saves of one run; what it has seen goes on with the run's checkpoints.
+    """Chooses the time between the saves of one run; its measurements are stored in the run's checkpoints.
 
-    Written by the thread that saves and read by the training's: each attribute is replaced whole.
+    The saving thread writes it and the training thread reads it, so each attribute is replaced as a whole.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Interval:
         written_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with what earlier starts of the run have seen.
+        """Begin with the measurements of earlier attempts of the run.
 
         Args:
-            ranks: Processes of the run, at least 1.
-            failures: Starts of the run that ended without a stop notice.
-            ran_s: Seconds that the earlier starts ran, up to their last checkpoint.
-            blocked_s: Smoothed seconds that the training stood still for a save; None before one was made.
+            ranks: Number of ranks of the run, at least 1.
+            failures: Attempts of the run that ended without a stop notice.
+            ran_s: Seconds that the earlier attempts ran, up to their last checkpoint.
+            blocked_s: Smoothed seconds for which training was paused for a save; None before the first save.
             written_s: Smoothed seconds that a save took after that, in the background.
         """
         self._assumed_s = 1 / (ranks / RANK_FAILURE_S + 1 / OTHER_FAILURE_S)
@@ -76,33 +76,33 @@ class Interval:
 
     @property
     def is_measured(self) -> bool:
-        """Return whether it is known what a save costs."""
+        """Return whether the cost of a save has been measured."""
         return self._blocked_s is not None
 
     @property
     def between_failures_s(self) -> float:
-        """Mean seconds between failures: what is assumed counts as much as one failure that was seen."""
+        """Mean seconds between failures; the assumed rate counts as much as one observed failure."""
         return (self._assumed_s + self._seen_s()) / (1 + self._failures)
 
     @property
     def written_s(self) -> float:
-        """Seconds from the moment at which the training goes on to the end of a save."""
+        """Seconds from the end of a save's pause to the end of the save."""
         return self._written_s
 
     @property
     def seconds(self) -> float:
-        """Seconds of training from the begin of one save to that of the next."""
+        """Seconds of training from the start of one save to that of the next."""
         if self._blocked_s is None:
             return FIRST_S
         best_s = best_interval_s(self._blocked_s, self.between_failures_s)
         return max(best_s, self._blocked_s / MOST_SHARE, self._written_s / MOST_WRITING, LEAST_S)
 
     def saved(self, *, blocked_s: float, seconds: float) -> None:
-        """Learn from a complete save what the next one will cost.
+        """Update the expected cost of a save from a complete one.
 
         Args:
-            blocked_s: How long the training stood still.
-            seconds: How long it took in all.
+            blocked_s: Seconds for which training was paused.
+            seconds: Seconds that the save took in total.
         """
         written_s = max(seconds - blocked_s, 0.0)
         if self._blocked_s is None:
@@ -112,7 +112,7 @@ class Interval:
         self._blocked_s += LATEST_WEIGHT * (blocked_s - self._blocked_s)
 
     def why(self) -> str:
-        """Return what the interval follows from, as a clause."""
+        """Return the reason for the interval, as a clause."""
         seen = "none was seen" if not self._failures else f"{self._failures} seen"
         return (
             f"a save stops the training for {self._blocked_s or 0.0:.3g} s and is complete {self._written_s:.3g} s "
@@ -120,10 +120,10 @@ class Interval:
         )
 
     def kept(self, *, stopped: bool = False) -> dict[str, Any]:
-        """Return what a checkpoint keeps for the next start of the run.
+        """Return the measurements that a checkpoint stores for the next attempt of the run.
 
         Args:
-            stopped: The checkpoint is made at a stop notice: the start that follows is not due to a failure.
+            stopped: The checkpoint is saved at a stop notice, so the next attempt does not count as a failure.
         """
         return {
             "failures": self._failures,
@@ -144,11 +144,11 @@ def continued(
     starts: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> Interval:
-    """Return the choice as the newest checkpoint left it, with the failures since.
+    """Return the interval with the measurements of the newest checkpoint and the failures since.
 
     Args:
-        kept: What ``Interval.kept`` gave; empty without a checkpoint, or of one that was made for another `every`.
-        starts: Times that the run was started since the start that made the checkpoint.
+        kept: The result of ``Interval.kept``; empty without a checkpoint, or for one saved under another `every`.
+        starts: Number of attempts since the one that saved the checkpoint.
     """
     blocked_s = kept.get("blocked_s")
     return Interval(

@@ -1,8 +1,8 @@
-"""The metrics of one rank over time: a file that only grows, a point a line, `[time, step, {name: value}]`.
+"""The metrics of one rank over time: an append-only file with one point a line, `[time, step, {name: value}]`.
 
-Beyond the first thousand, points come ever more rarely: of a start that began t seconds ago two are t / 1,000 apart or
-more. So the file of a day has some thousand lines, and that of a year no more than twice as many. The newest point is
-always written in the end. Nothing here raises because of a full disk: it costs the points, not the training.
+After the first thousand, points become sparser: t seconds after the start of an attempt, two points are at least t /
+1,000 apart. The file of a day has several thousand lines, and that of a year at most twice as many. The newest point is
+always written in the end. A full disk raises no error here: points are lost, and training continues.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ MOST_WAITING = 5_000
 
 
 class SeriesFile:
-    """Points of one rank, buffered for a moment. Not safe for threads."""
+    """Points of one rank, buffered for a short time. Not thread-safe."""
 
     def __init__(self, path: str, began_at: float) -> None:
-        """Args:
-        began_at: The time from which points become rarer, on the clock of ``add``.
+        """Create the buffer; nothing is written yet.
+
+        Args:
+            began_at: The time from which points become sparser, on the clock of ``add``.
         """
         self._path = path
         self._began_at = began_at
@@ -38,7 +40,7 @@ class SeriesFile:
         self._write_at = 0.0
 
     def add(self, at: float, step: int | None, values: Mapping[str, float]) -> None:
-        """Takes a point; written at once when the last write is old enough, else with one of the next."""
+        """Add a point; it is written at once if the last write is old enough, otherwise with a later one."""
         point = at, step, values
         if at < self._next_at:
             self._passed_over = point
@@ -53,7 +55,7 @@ class SeriesFile:
             self.write(at)
 
     def write(self, at: float) -> None:
-        """Appends what waits, whole lines only; without room it goes on waiting."""
+        """Append the waiting points, as whole lines only; without space they keep waiting."""
         self._write_at = at + WRITE_EVERY_S
         if not self._waiting:
             return
@@ -73,7 +75,7 @@ class SeriesFile:
             return
 
     def finish(self, at: float) -> None:
-        """Writes what waits and the newest point, however near the one before it is."""
+        """Write the waiting points and the newest one, however close it is to the one before it."""
         if self._passed_over is not None:
             self._waiting.append(self._passed_over)
             self._passed_over = None

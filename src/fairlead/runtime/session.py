@@ -1,7 +1,7 @@
-"""The run as a training script sees it: ``with fairlead.run() as run``.
+"""The API for training scripts: ``with fairlead.run() as run``.
 
-One session binds together the environment, progress reports, stop notices, checkpoints and the agreement of the
-ranks. It works the same under Fairlead, under torchrun and under a plain python.
+A session combines the environment, progress reports, stop notices, checkpoints and the agreement of the ranks. It works
+the same under Fairlead, under torchrun and under plain python.
 """
 
 import contextlib
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
     from fairlead.runtime.parallelism.tracing import Tracer
 
 STOPPED_CODE = 128 + signal.SIGTERM
-# The program is over but for its last checkpoint: a disk that is full, or a store that does not answer, gets so long.
+# Waits between tries of the last checkpoint, if the disk is full or the store does not answer.
 LAST_TRIES_S: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 60.0)
 MOST_SAID = 300
-# A save under way when the ranks change: it ends, or fails by the rank that is gone.
+# Limit for a save in progress when the ranks change; it succeeds, or fails because of the lost rank.
 SETTLE_WITHIN_S = 30.0
 Batch = TypeVar("Batch")
 _active: "Run | None" = None
 
 
 class Stopped(SystemExit):
-    """Ends the program after a stop notice, with exit code 143. Let it pass.
+    """Ends the program after a stop notice, with exit code 143. Do not catch it.
 
     Attributes:
-        step: Completed steps when the program stopped.
+        step: Steps completed when the program stopped.
         saved: Whether a checkpoint of that step is complete.
     """
 
@@ -78,17 +78,19 @@ def run(
 ) -> "Run":
     """Join the run that this process belongs to; use it as ``with fairlead.run() as run``.
 
-    What the run's spec says about checkpoints wins; the arguments hold where it says nothing, as under a plain python.
+    The checkpoint settings of the run's spec take precedence. The arguments apply where it has none, as under plain
+    python.
 
     Args:
-        checkpoint_to: Directory or URL for the checkpoints of this run alone. None: only the spec decides.
-        checkpoint_from: Directory or URL of another run's checkpoints, from whose newest a run begins that has none.
-        checkpoint_every_s: Seconds between checkpoints. Excludes ``checkpoint_every_steps``.
-        checkpoint_every_steps: Steps between checkpoints.
-        checkpoint_keep: How many complete checkpoints are kept; 3 unless said otherwise.
+        checkpoint_to: Directory or URL for the checkpoints of this run alone. With None only the spec decides.
+        checkpoint_from: Directory or URL of another run's checkpoints, from the newest of which a run without its own
+        starts.
+        checkpoint_every_s: Seconds between checkpoints, more than 0. Excludes ``checkpoint_every_steps``.
+        checkpoint_every_steps: Steps between checkpoints, at least 1.
+        checkpoint_keep: Number of complete checkpoints to keep, at least 1; the default is 3.
 
     Raises:
-        Misuse: The environment or the arguments contradict themselves.
+        Misuse: A value is invalid, or values contradict each other.
     """
     return Run(
         read_environment(
@@ -103,9 +105,9 @@ def run(
 
 
 class Run:
-    """One rank's part in a run. Made by ``fairlead.run()``; its methods are for the thread that entered it.
+    """One rank's part in a run, created by ``fairlead.run()``. Its methods are for the thread that entered it.
 
-    ``resume`` and ``checkpoint`` are collective: every rank calls them, at the same steps. ``progress`` is not.
+    ``resume`` and ``checkpoint`` are collective: every rank must call them, at the same steps. ``progress`` is not.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -121,7 +123,7 @@ class Run:
         self._content: Content | None = None
         self._saver: Saver | None = None
         self._memory: MemorySaves | None = None
-        self._memory_fails: bool | None = None  # None until one was made
+        self._memory_fails: bool | None = None  # None before the first save into memory
         self._is_only_in_memory = False
         self._links = Links(environment)
         self._last_step: int | None = None
@@ -142,30 +144,30 @@ class Run:
 
     @property
     def rank(self) -> int:
-        """Number of this process among all of the run."""
+        """Number of this process among all ranks of the run, from 0."""
         return self._environment.rank
 
     @property
     def world_size(self) -> int:
-        """Return how many processes the run has."""
+        """Number of ranks of the run."""
         return self._environment.world_size
 
     @property
     def local_rank(self) -> int:
-        """Number of this process on its node: the number of its GPU."""
+        """Number of this process on its node, which is the number of its GPU."""
         return self._environment.local_rank
 
     @property
     def dir(self) -> Path:
-        """A directory of this run that is kept across restarts; the current directory outside Fairlead."""
+        """A directory of this run that is kept across attempts; the current directory outside Fairlead."""
         return self._environment.run_dir
 
     @property
     def parallel(self) -> Split:
-        """Return how a step is split over the ranks, as the spec's ``parallel`` says; without it, by data alone.
+        """The split of a step over the ranks, by the spec's ``parallel``; without it, data parallelism.
 
         Raises:
-            Misuse: The split is of another number of ranks, or is still to be chosen.
+            Misuse: The split has another number of ranks, or has not been chosen yet.
         """
         return read_split(self._environment.parallel, self._environment.world_size)
 
@@ -179,16 +181,16 @@ class Run:
     ) -> "torch.nn.Module":
         """Apply ``parallel`` to a model: DDP, FSDP2, tensor parallel layers, pipeline stages, recomputation, precision.
 
-        Call it on every rank after ``init_process_group``, with the model where it computes and the same weights on
-        all ranks, and make the optimizer of what it returns. Then ``forward_backward`` computes a step.
+        Call it on every rank after ``init_process_group``, with the model on its device and the same weights on all
+        ranks. Create the optimizer from the returned module, and compute steps with ``forward_backward``.
 
         Args:
-            plan: Where the model can be divided, for models whose names are not known.
-            device: Where ranks compute; ``cuda`` where there is one, else ``cpu``, when left out.
-            precision: ``fp32`` or ``bf16``; bf16 on GPUs and fp32 elsewhere when left out.
+            plan: The places at which the model can be divided, for models whose layer names are not known.
+            device: The device type on which the ranks compute; by default ``cuda`` if available, otherwise ``cpu``.
+            precision: ``fp32`` or ``bf16``; by default bf16 on GPUs and fp32 elsewhere.
 
         Raises:
-            Misuse: The model has no layers or blocks that can be divided so.
+            Misuse: The model has no layers or blocks that can be divided this way, or there is no process group.
         """
         from fairlead.runtime.parallelism.parallelize import parallelize
         from fairlead.runtime.parallelism.step import Step
@@ -199,7 +201,7 @@ class Run:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         tracer = self._tracer()
         if tracer is not None and precision is None:
-            precision = "bf16"  # as on the GPUs that it is traced for
+            precision = "bf16"  # as on the GPUs that the trace stands for
         applied = parallelize(model, self.parallel, device, plan=plan, precision=precision, traced=tracer is not None)
         self._steps[id(applied.module)] = Step(applied, is_given=self._environment.parallel is not None)
         if tracer is not None:
@@ -208,7 +210,7 @@ class Run:
         return applied.module
 
     def _tracer(self) -> "Tracer | None":
-        """Return what follows a program that `fairlead plan --verify` runs with fake tensors; None for every other."""
+        """Return the tracer of a program that `fairlead plan --verify` runs with fake tensors; None otherwise."""
         if not self._environment.traced:
             return None
         from fairlead.runtime.parallelism import tracing
@@ -223,19 +225,20 @@ class Run:
         *,
         loss: "Callable[[torch.Tensor, Any], torch.Tensor]",
     ) -> "torch.Tensor":
-        """Add the gradients of a step's samples under any split; returns the mean loss over all replicas, on each rank.
+        """Accumulate the gradients of a step under any split and return the mean loss over all replicas, on each rank.
 
-        Micro-batches, pipeline schedules and when gradients travel follow from ``parallel``. All ranks of a replica,
-        ``parallel.replica_of(rank)``, need the same samples: ``parallel.samples`` of them.
+        ``parallel`` determines micro-batches, pipeline schedules and when gradients are reduced. All ranks of a
+        replica, ``parallel.replica_of(rank)``, need the same ``parallel.samples`` samples.
 
         Args:
-            model: From ``parallelize``.
-            inputs: A tensor for the model's forward, or tensors by the names of its arguments; samples come first.
+            model: The module that ``parallelize`` returned.
+            inputs: A tensor for the model's forward, or tensors by argument name; the first dimension is the samples.
             targets: The same for ``loss``.
-            loss: Mean loss of what the model gives, or of its ``logits``, and of targets. Give the same one each time.
+            loss: Returns the mean loss of the model's output, or of its ``logits``, and the targets. Pass the same
+                function in every step.
 
         Raises:
-            Misuse: The model is not from ``parallelize``, or there are more or fewer samples than the split has.
+            Misuse: The model is not from ``parallelize``, or the number of samples does not fit the split.
         """
         tracer = self._tracer()
         if tracer is not None:
@@ -245,7 +248,7 @@ class Run:
         return self._step_of(model).forward_backward(inputs, targets, loss)
 
     def clip_gradients(self, model: "torch.nn.Module", most: float) -> "torch.Tensor":
-        """Scale gradients down to a norm over the whole model, wherever its parts are; returns the norm before.
+        """Scale gradients down to a norm over the whole model, across all ranks, and return the norm before.
 
         Raises:
             Misuse: The model is not from ``parallelize``.
@@ -253,10 +256,11 @@ class Run:
         return self._step_of(model).clip_gradients(most)
 
     def _probed(self, probe: "Probe", *, is_enough: bool) -> None:
-        """Show that a start that measures a split goes on; end the program when enough is measured.
+        """Report that a probe of a split is running; end the program when enough steps are measured.
 
         Raises:
-            Stopped: A stop notice came.
+            Stopped: A stop notice arrived.
+            SystemExit: Enough steps are measured.
         """
         if self.stop_requested:
             self._tell_stop()
@@ -278,16 +282,16 @@ class Run:
         return step
 
     def init_process_group(self, backend: str | None = None) -> None:
-        """Make torch.distributed's process group of all ranks, as ``torch.distributed.init_process_group`` does.
+        """Create torch.distributed's process group of all ranks, like ``torch.distributed.init_process_group``.
 
-        With ``elastic: in_place`` call this one: a rank that comes back has a group of its own until ``run.steps``
-        takes it in, so that what it builds before waits for nobody.
+        With ``elastic: in_place`` use this method: a returning rank has a group of its own until ``run.steps`` takes it
+        in, so that building the model before that does not wait for other ranks.
 
         Args:
-            backend: ``nccl`` where there are GPUs and ``gloo`` elsewhere when left out.
+            backend: By default ``nccl`` if there are GPUs and ``gloo`` otherwise.
 
         Raises:
-            Misuse: There is a group already.
+            Misuse: There already is a process group.
         """
         import torch
         import torch.distributed as dist
@@ -301,22 +305,22 @@ class Run:
             dist.init_process_group(self._backend)
 
     def _comes_back(self) -> bool:
-        """Return whether the other ranks train already, and this one was killed before."""
+        """Return whether the other ranks are training already and this one was killed before."""
         directory = self._environment.members_dir
         return directory is not None and has_begun(str(directory))
 
     def steps(self, total: int, *, batch: int, micro_batch: int | None = None) -> "Steps":
-        """Go through the steps that are left: ``for step in run.steps(1000, batch=32)``, with ``with step:`` inside.
+        """Iterate over the remaining steps: ``for step in run.steps(1000, batch=32)``, with ``with step:`` inside.
 
-        The body takes ``step.samples``, or ``step.parts(model)``, of the batch, and applies the optimizer last. After
-        each step a checkpoint is made if it is due. With ``elastic: in_place`` the step in which a rank is killed is
-        put back and computed again by those that are left, with as many samples in all; the rank joins them when it is
-        back.
+        The body processes ``step.samples``, or ``step.parts(model)``, of the batch, and applies the optimizer last.
+        After each step a checkpoint is saved if one is due. With ``elastic: in_place``, the step in which a rank is
+        killed is undone and computed again by the remaining ranks, with the same total number of samples; the rank
+        joins them when it returns.
 
         Args:
             total: Steps of the whole training.
-            batch: Samples of a step over all ranks, at least one for each.
-            micro_batch: The most samples that a rank computes at a time; all of its own when left out.
+            batch: Samples of a step over all ranks, at least one for each rank.
+            micro_batch: Most samples that a rank computes at a time, at least 1; by default all of its samples.
 
         Raises:
             Misuse: There are fewer samples than ranks, or ``resume`` or ``init_process_group`` was not called before.
@@ -346,7 +350,7 @@ class Run:
         )  # fmt: skip
 
     def _can_go_on_in_place(self) -> bool:
-        """Return whether the ranks that are left have all of the state; an event says why not."""
+        """Return whether the remaining ranks have all of the state; if not, an event has the reason."""
         import torch
 
         from fairlead.runtime.checkpoint.whole_state import is_whole
@@ -367,35 +371,36 @@ class Run:
 
     @property
     def attempt(self) -> int:
-        """Return how often the run was started before: 0 the first time."""
+        """Number of earlier starts of the run: 0 the first time."""
         return self._environment.attempt
 
     @property
     def stop_requested(self) -> bool:
-        """Return whether a stop notice came to this rank; the next ``checkpoint`` that the ranks agree on ends the
+        """True once this rank received a stop notice; the next ``checkpoint`` agreed on by all ranks ends the
         program."""
         return self._stop_at is not None
 
     def resume(self, *, load: Callable[[Path], object] | None = None, **state: object) -> int:
-        """Load the newest good checkpoint in place; returns how many steps are completed, 0 the first time.
+        """Load the newest usable checkpoint in place and return the number of completed steps, 0 the first time.
 
-        Call it once, after the objects are built and wrapped (DDP, FSDP2), and after ``init_process_group``. What is
-        given here is what ``checkpoint`` saves. Random generators are put back too: training goes on as if undisturbed.
+        Call it once, after the objects are built and wrapped (DDP, FSDP2) and after ``init_process_group``.
+        ``checkpoint`` saves the same objects. Random generators are restored too, so that training continues as if it
+        had not been interrupted.
 
         Args:
-            load: For programs without such objects: reads the rank's own directory, which ``checkpoint(save=...)``
-                filled; of an elastic gang, ranks that are new that of rank 0.
-            **state: Objects by name. Modules, and optimizers of their parameters, are saved once for all ranks and fit
-                any number of ranks later. Dictionaries and other objects with ``state_dict`` and ``load_state_dict``
-                (schedulers, loaders) are saved by each rank; ranks that are new later load those of rank 0. None is
-                skipped.
+            load: For programs without such objects: reads this rank's directory, which ``checkpoint(save=...)`` filled.
+                In an elastic gang, new ranks read that of rank 0.
+            **state: Objects by name. Modules, and optimizers of their parameters, are saved once for all ranks and can
+                be loaded into any number of ranks. Dictionaries and other objects with ``state_dict`` and
+                ``load_state_dict`` (schedulers, data loaders) are saved by each rank; new ranks load those of rank 0.
+                None is skipped.
 
         Raises:
-            Misuse: Called twice, or with nothing to save, or with something that cannot be saved.
-            StoreUnavailable: The place of the checkpoints cannot be read.
-            CheckpointMismatch: No sound checkpoint fits the program.
+            Misuse: It is called twice, without anything to save, or with an object that cannot be saved.
+            StoreUnavailable: The checkpoint storage cannot be read.
+            CheckpointMismatch: No undamaged checkpoint fits the program.
         """
-        # A run without a checkpoint of its own begins from that of another, where its spec names one.
+        # A run without its own checkpoint starts from another run's, if its spec names one.
         self._expect_entered()
         if self._content is not None:
             raise Misuse("run.resume() was called twice; call it once, with everything that belongs to the state")
@@ -412,7 +417,7 @@ class Run:
         self._links.agreement()
         found: Source | None = None
         if self._environment.memory_dir is not None:
-            # Not at the top: few runs hold checkpoints in memory.
+            # Imported here because few runs keep checkpoints in memory.
             from fairlead.runtime.checkpoint.memory import open_memory
 
             memory, found = open_memory(
@@ -469,7 +474,11 @@ class Run:
         )
 
     def _begin_from(self, origin: str, content: Content) -> int:
-        """Load the newest good checkpoint of another run; returns its step."""
+        """Load the newest usable checkpoint of another run and return its step.
+
+        Raises:
+            StoreUnavailable: The storage cannot be read, or has no usable checkpoint.
+        """
         store = open_store(origin, scratch=self._environment.pod_dir)
         self._links.agreement()
         restored = restore(
@@ -482,7 +491,7 @@ class Run:
             advice="Change the program, or `checkpoint.from`",
         )
         if restored.saved_by == 0:
-            # To begin from nothing would be another training than the one that was asked for.
+            # Starting from scratch would not be the training that was requested.
             raise StoreUnavailable(f"checkpoint.from: there is no sound checkpoint in {store.place}")
         self._cadence = self._new_cadence(restored.step)
         self._start = restored.step
@@ -501,23 +510,23 @@ class Run:
         tokens: int | None = None,
         **metrics: object,
     ) -> None:
-        """Tell how far the training is. Cheap: it is written a few times a second at most.
+        """Report progress. This is cheap: it is written at most a few times a second.
 
-        Whole numbers may be ints, integers of numpy or integer tensors; a float is refused even if it is whole.
+        Whole numbers may be ints, numpy integers or integer tensors; a float is refused even if it is whole.
 
         Args:
-            step: Completed steps, from 0 on.
+            step: Completed steps, at least 0.
             total: Steps of the whole training, at least 1.
-            loss: A number or a tensor of one element; it is read from the device only when it is written.
-            epoch: Passes over the data, from 0 on, fractions allowed.
-            samples: Samples that this rank worked through in this step, from 0 on; taken for typical of all ranks.
-            tokens: The same in tokens; give one of the two.
-            **metrics: Further numbers by name, as ``loss``; None where there is none in this step.
+            loss: A number or a one-element tensor, which is read from the device only when it is written.
+            epoch: Passes over the data, at least 0; fractions are allowed.
+            samples: Samples that this rank processed in this step, at least 0; assumed to be the same on all ranks.
+            tokens: The same in tokens. Excludes ``samples``.
+            **metrics: Further numbers by name, like ``loss``; None if there is no value in this step.
 
         Raises:
-            Misuse: A value is no such number, or both samples and tokens are given.
-            LossNotFinite: The loss is NaN or infinite, unless ``terminate_on_nan: false``. That of a tensor is known
-                when it is written.
+            Misuse: A value is not such a number, or both ``samples`` and ``tokens`` are given.
+            LossNotFinite: The loss is NaN or infinite, unless the spec has ``terminate_on_nan: false``. For a tensor
+                this is known only when it is written.
         """
         self._expect_entered()
         if self._environment.traced:
@@ -546,12 +555,12 @@ class Run:
         self._refuse_bad_loss()
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Take batches from a loader, and measure how long the program waits for them.
+        """Yield batches from a loader and measure how long the program waits for them.
 
-        ``for batch in run.batches(loader)``: then it can be told whether data is what leaves GPUs idle.
+        Use it as ``for batch in run.batches(loader)``. The measurement shows whether data loading leaves GPUs idle.
 
         Args:
-            loader: Anything to iterate over, such as a ``DataLoader``; what it gives comes through as it is.
+            loader: Any iterable, such as a ``DataLoader``; its items are passed on unchanged.
         """
         self._expect_entered()
         source = iter(loader)
@@ -566,21 +575,21 @@ class Run:
             yield batch
 
     def checkpoint(self, step: int, *, save: Callable[[Path], object] | None = None, force: bool = False) -> None:
-        """Save if it is time, or if a stop notice came; cheap otherwise. Call it after every step, on every rank.
+        """Save if a checkpoint is due or a stop notice arrived. Call it after every step on every rank; it is cheap.
 
-        A save copies the state and goes on in the background. It begins early, by the time that the last one took, and
-        the training waits for it when the newest complete checkpoint is an interval old: a kill costs no more than the
-        interval. When it fails the training continues, and the next one is tried when it is due. After a stop notice
-        the very state of this step is saved at once, on all ranks, and the program ends.
+        A save copies the state and continues in the background. It begins early, by the time that the last one took,
+        and training waits for it once the newest complete checkpoint is an interval old, so that a kill costs at most
+        the interval. If a save fails, training continues, and the next one is tried when it is due. After a stop notice
+        the state of this step is saved at once, on all ranks, and the program ends.
 
         Args:
             step: Completed steps, a whole number as for ``progress``.
-            save: For ``resume(load=...)``: fills a directory of this rank; called only when something is saved.
-            force: Save now, whether or not it is time. All ranks must ask for it alike.
+            save: For ``resume(load=...)``: fills a directory of this rank; called only when a checkpoint is saved.
+            force: Save now, even if no checkpoint is due. All ranks must pass the same value.
 
         Raises:
-            Stopped: The stop notice was honoured. A SystemExit with code 143: let it pass.
-            Misuse: ``resume`` was not called before, or took the other form; or the step is no whole number.
+            Stopped: A stop notice was handled. It is a SystemExit with code 143; do not catch it.
+            Misuse: ``resume`` was not called before, or took the other form, or the step is not a whole number.
             AgreementFailed: A rank is gone, or at another step.
         """
         self._expect_entered()
@@ -626,14 +635,14 @@ class Run:
             self._cadence.agree()
         elif may_begin:
             self._wait(saver)
-        # A save that was waited for is new enough; without one, the training goes on only when this step is saved.
+        # A save that training waited for is new enough; otherwise training continues only after this step is saved.
         must = verdict.over and not verdict.busy
         if may_begin and saver.newest != step and (force or must or (verdict.due and not verdict.over)):
             self._save(step, background=not must)
         elif memory is not None and verdict.memory_due and not verdict.memory_busy:
             self._save_in_memory(memory, step)
         if saver.gone is not None:
-            # Steps without the others could never be saved; the gang starts again from the newest checkpoint.
+            # Without the other ranks no step could be saved any more; the gang restarts from the newest checkpoint.
             raise saver.gone
 
     def __enter__(self) -> "Run":
@@ -662,10 +671,10 @@ class Run:
                 undo()
 
     def _refuse_bad_loss(self) -> None:
-        """End the program where its loss was no finite number, so that no state that comes of it is saved.
+        """End the program if its loss is not finite, so that no state computed from it is saved.
 
         Raises:
-            LossNotFinite: It was none.
+            LossNotFinite: The loss is not finite, and the run has not set ``terminate_on_nan: false``.
         """
         bad = self._reporter.bad_loss
         if bad is not None and self._environment.terminate_on_nan:
@@ -692,13 +701,13 @@ class Run:
             if self._memory is not None and self._saver.newest == last:
                 self._release_memory(self._memory, self._environment.grace_s)
         else:
-            # The save under way is of a step before whatever went wrong. Peers may be gone, so not for ever.
+            # The save in progress is of a step before the error. Peers may be gone, so the wait is limited.
             self._saver.wait(min(self._environment.grace_s, 30.0))
 
     def _save_last(self, saver: Saver, step: int) -> None:
-        """Save what the program ends with; while a full disk or an outage keeps it from that, wait and try again.
+        """Save the final state; while a full disk or an outage prevents it, wait and try again.
 
-        All ranks make the same tries: how one went is known to all, and only a stop notice ends them before.
+        All ranks make the same tries, because all know the outcome of each; only a stop notice ends them early.
         """
         self._is_ending = True
         for wait_s in (*LAST_TRIES_S, None):
@@ -730,7 +739,7 @@ class Run:
         self._cadence.agree()
 
     def _waited(self, seconds: float) -> None:
-        """Count time in which the training stood still for a checkpoint."""
+        """Count time for which training was paused for a checkpoint."""
         self._cadence.waited(seconds)
         self._reporter.spend("saving_s", seconds)
 
@@ -759,7 +768,7 @@ class Run:
         self._waited(time.monotonic() - began)
 
     def _saved_in_memory(self, saved: Saved) -> None:
-        """Report a save into memory; an event only for the first, and where they begin to fail: there are many."""
+        """Report a save into memory; as there are many, only the first one and the first failure are events."""
         if saved.problem is not None:
             if not self._memory_fails:
                 told = f"Step {saved.step} could not be saved in memory: {saved.problem}; the training goes on."
@@ -776,7 +785,7 @@ class Run:
         self._reporter.fact(memory_step=saved.step)
 
     def _release_memory(self, memory: "MemorySaves", timeout_s: float) -> None:
-        """Give the nodes' memory back, as the disk has what it held, and more."""
+        """Free the nodes' memory, as the disk has a checkpoint that is as new."""
         memory.release(timeout_s)
         self._reporter.fact(memory_step=None)
 
@@ -802,7 +811,7 @@ class Run:
             self._reporter.event("StopNotice", "A stop notice came; the state is saved and the program ends.")
 
     def _note(self, kind: str, message: str, *, warn: bool = False) -> None:
-        """An event that is the same on all ranks, told once."""
+        """Record an event that is the same on all ranks once, from rank 0."""
         if self.rank == 0:
             self._reporter.event(kind, message, warn=warn)
 
@@ -869,7 +878,7 @@ class Run:
             return
         change = f" saved by {restored.saved_by} ranks" if restored.saved_by != self.world_size else ""
         if restored.in_memory:
-            # The next save goes to the disk, where `checkpoint.every` promises it, and the disk has only an older one.
+            # The next save goes to disk, for which `checkpoint.every` holds and which has only an older checkpoint.
             self._is_only_in_memory = True
             self._reporter.fact(step=restored.step, resumed_step=restored.step, memory_step=restored.step)
             self._note("Resumed", f"Resumed after step {restored.step}{change}, which was held in memory.")
@@ -882,43 +891,43 @@ class Run:
         if threading.current_thread() is threading.main_thread():
             before = signal.signal(signal.SIGTERM, self._stop_notice)
             self._restore_signals.append(lambda: signal.signal(signal.SIGTERM, before or signal.SIG_DFL))
-        # Where the command has its own PYTHONPATH, or ignores it, nothing has asked for the stacks of a hang before.
+        # The hook has not registered it if the command sets its own PYTHONPATH or ignores it.
         with contextlib.suppress(OSError):
             fairlead_stackdump.register()
 
     def _stop_notice(self, number: int, frame: FrameType | None) -> None:
-        # Nothing else: the handler may run in the middle of a report that holds its lock.
+        # Nothing more: the handler may interrupt a report that holds its lock.
         if self._stop_at is None:
             self._stop_at = time.monotonic()
 
 
 def _new_probe() -> "Probe":
-    # Not at the top: few starts measure a split.
+    # Imported here because few attempts measure a split.
     from fairlead.runtime.parallelism.probing import Probe
 
     return Probe()
 
 
 class _LoopHost:
-    """The part of a run that the loop of ``run.steps`` needs."""
+    """Connects the loop of ``run.steps`` to its run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def look(self) -> None:
-        """Raise Stopped when a stop notice came."""
+        """Raise Stopped if a stop notice arrived."""
         if self._run.stop_requested:
             self._run._tell_stop()
             raise Stopped(self._run._last_step or 0, saved=False)
 
     def settle(self) -> None:
-        """Wait for a save under way, which fails at once when a rank is gone, and close the links."""
+        """Wait for a save in progress, which fails at once if a rank is gone, and close the channels."""
         if self._run._saver is not None:
             self._run._saver.wait(SETTLE_WITHIN_S)
         self._run._links.close()
 
     def reformed(self, place: int, num_members: int, step: int) -> None:
-        """Open links to the other ranks, and go on saving with them; collective."""
+        """Open channels to the other ranks and continue saving with them; collective."""
         run = self._run
         run._environment = replace(run._environment, rank=place, world_size=num_members)
         run._links = Links(run._environment)
@@ -935,9 +944,9 @@ class _LoopHost:
         run._cadence = run._new_cadence(max(newest, 0))
 
     def tell(self, kind: str, message: str) -> None:
-        """Record an event, and print it."""
+        """Record an event; a lost rank is also printed on stderr."""
         self._run._reporter.event(kind, message, warn=kind == "RankLost")
 
     def checkpoint(self, step: int) -> None:
-        """Save if it is time."""
+        """Save if a checkpoint is due."""
         self._run.checkpoint(step)

@@ -1,8 +1,8 @@
-"""The process that watches over one pod: `python shim.py POD`, or forked from a warm launcher.
+"""The process that manages one pod: `python shim.py POD`, or forked from a warm launcher.
 
-It claims the pod under a lock, starts its ranks, keeps their output, passes stop notices on, and records how every rank
-ended once no process of the pod is alive. It outlives the supervisor, and its death ends the ranks. One thread,
-standard library only, any Python from 3.9 on. It never decides whether a pod should run: that is the supervisor's.
+It claims the pod under a lock, starts its ranks, stores their output, forwards stop notices, and records how every rank
+ended once no process of the pod is alive. It outlives the supervisor, and its death kills the ranks. One thread,
+standard library only, Python 3.9 or newer. It never decides whether a pod should run; the supervisor does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import types
 from collections.abc import Mapping, Sequence
 
 if __name__ == "__main__":
-    # Started by path: our own modules are found without touching sys.path, and without running fairlead/__init__.py.
+    # Started by path: Fairlead's modules are found without changing sys.path or running fairlead/__init__.py.
     _here = os.path.dirname(os.path.abspath(__file__))
     for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
         sys.modules[_name] = types.ModuleType(_name)
@@ -37,24 +37,25 @@ if TYPE_CHECKING:
     from fairlead.runtime.forking import Warm
     from fairlead.runtime.metric_lines import MetricLines
 
-# What the other ranks get when one has failed: time for their last lines. The end of an interpreter that has torch in
-# it takes half a second of CPU for each rank, which the gang would wait for and which nobody needs.
+# Time for the last output of the other ranks when one has failed. A normal exit of an interpreter with torch takes half
+# a second of CPU time for each rank, for which the gang would wait without benefit.
 TEARDOWN_S = 0.5
-# The pods of a gang hear that it hangs one after another; a rank that ends would move those that wait for it.
+# The pods of a gang learn one after another that it hangs; a rank that ends would change the stacks of ranks that wait
+# for it.
 HOLD_S = 1.5
 STACKS_S = 8.0
-SILENT_PART = 0.9  # clocks differ a little
+SILENT_PART = 0.9  # tolerance for differing clocks
 TICK_S = 2.0
 SUPERVISOR_PERIOD_S = 10.0
 ROOM_BYTES = 16 * 1024
 PLACE_ANSWER_S = 60.0
-# Beyond the ranks' ends, for the last metrics to get to where they are sent; less when the grace is over before.
+# Time after the end of the ranks for exporting the last metrics; shorter if the grace period ends before.
 EXPORT_S = 11.0
 LEAST_EXPORT_S = 0.5
 _RETRY_S = 0.2
 _KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SETUP = -1
-# A rank that is killed comes back alone where the others can take it in, so often without a new step between.
+# Number of times that a killed rank is restarted alone without progress in between, if the others can take it in.
 MOST_RETURNS = 3
 
 
@@ -63,14 +64,14 @@ def main() -> None:
 
 
 def run(pod_dir: str, warm: Warm | None = None, why: str | None = None) -> bool:
-    """Runs the pod to its end, or returns at once when it is or was another shim's.
+    """Run the pod to its end, or return at once if another shim has or had it.
 
     Args:
-        warm: What ranks are forked from; None to execute them.
+        warm: The process to fork ranks from; None to execute them.
         why: The reason for executing ranks that could have been forked.
 
     Returns:
-        True only in a forked rank, whose program is to run when this process leaves our code.
+        True only in a forked rank, whose program runs when this process leaves Fairlead's code.
     """
     lock = podfiles.take_lock(os.path.join(pod_dir, "shim.lock"))
     if lock is None or os.path.exists(os.path.join(pod_dir, "claimed.json")):
@@ -79,7 +80,7 @@ def run(pod_dir: str, warm: Warm | None = None, why: str | None = None) -> bool:
 
 
 class Shim:
-    """One pod from its claim to its record. Descriptors are bare numbers, as a forked rank closes them all."""
+    """Manages one pod from claim to record. Descriptors are plain numbers, as a forked rank closes them all."""
 
     def __init__(self, pod_dir: str) -> None:
         pod: dict[str, Any] = podfiles.read_json(os.path.join(pod_dir, "pod.json")) or {}
@@ -136,7 +137,7 @@ class Shim:
             self._write_parameters()
             if self._start(warm, why):
                 return True
-            with contextlib.suppress(OSError):  # removed under us, or a disk of which no more is to be had
+            with contextlib.suppress(OSError):  # the directory was removed, or the disk is full
                 podfiles.make_durable(os.path.join(self._dir, "claimed.json"))
             self._exporter = self._start_exporter()
             try:
@@ -154,11 +155,11 @@ class Shim:
         return False
 
     def _claim(self) -> bool:
-        """Makes the pod ours, waiting for a full disk: ending here would leave a pod that nobody starts for a while."""
+        """Claim the pod, waiting while the disk is full; giving up would leave the pod unstarted for a while."""
         while True:
             try:
-                # No kill undoes it from here on. That a power cut does not either, ranks that start at once do not wait
-                # for.
+                # From here on a kill does not undo the claim. A power failure might, but ranks that start at once do
+                # not wait for durability.
                 claim, waits = {"pid": os.getpid(), "at": time.time()}, bool(self._pod.get("setup"))
                 podfiles.write_json(os.path.join(self._dir, "claimed.json"), claim, durably=waits)
             except OSError:
@@ -170,7 +171,7 @@ class Shim:
                 return True
 
     def _hold_room(self) -> None:
-        """Takes room for the record of the end, so that the pod can end on a disk that is full by then."""
+        """Reserve disk space for the final record, so that the pod can end on a disk that is full by then."""
         with contextlib.suppress(OSError), open(os.path.join(self._dir, "room"), "wb") as file:
             file.write(b"\0" * ROOM_BYTES)
 
@@ -179,7 +180,7 @@ class Shim:
             os.unlink(os.path.join(self._dir, "room"))
 
     def _set_up(self) -> tuple[str | None, list[str]]:
-        """Runs the set-up once for each stamp, one pod at a time; a sentence and its last lines when it fails."""
+        """Run the setup once for each stamp, one pod at a time; return an error and its last lines on failure."""
         stamp: str | None = self._pod.get("setup_stamp")
         self._follow_stop()
         if not self._pod.get("setup"):
@@ -195,7 +196,7 @@ class Shim:
                 return None, []
             message, tail = self._run_setup()
             if message is None and not self._is_stopping:
-                with contextlib.suppress(OSError):  # the next pod runs it again, as it must be able to anyway
+                with contextlib.suppress(OSError):  # the next pod repeats the setup, which must be possible anyway
                     podfiles.write_json(stamp, {"at": time.time()})
             return message, tail
         finally:
@@ -209,7 +210,7 @@ class Shim:
         return f"the `setup` step failed with {how}" + (f": {last}" if last else ""), tail
 
     def _run_beside(self, argv: Sequence[str]) -> tuple[str | None, str, list[str]]:
-        """Runs a program that is no rank; how it failed, None where it did not, and the last lines that it wrote."""
+        """Run a program that is not a rank; return why it failed or None, its last line and its last lines."""
         self._start_rank(_SETUP, argv, self._pod["env"])
         self._watch()
         ended = self._exits.pop(_SETUP)
@@ -222,8 +223,7 @@ class Shim:
         return how, last, tail
 
     def _give_step(self) -> tuple[str | None, list[str]]:
-        """Fetches what a step of a pipeline is given from an object store; a sentence and its last lines when that
-        fails."""
+        """Fetch a pipeline step's inputs from an object store; return an error and its last lines on failure."""
         place = self._pod["env"].get("FAIRLEAD_STEP_GIVEN")
         if not place or not self._pod.get("step"):
             return None, []
@@ -233,9 +233,9 @@ class Shim:
         return last.removeprefix("fairlead: ") or f"what this step is given cannot be fetched: {how}", tail
 
     def _return_step(self) -> None:
-        """Keeps what a step of a pipeline returns in an object store, once all its ranks came to a good end.
+        """Upload a pipeline step's outputs to an object store, once all its ranks have succeeded.
 
-        Where that fails so has the first of them, or nobody would know.
+        If that fails, the first rank counts as failed, because otherwise the failure would not be reported.
         """
         place, codes = (
             self._pod["env"].get("FAIRLEAD_STEP_RETURNS"),
@@ -256,27 +256,26 @@ class Shim:
         self._exits[first]["exit_code"] = 1
 
     def _step_command(self, verb: str, place: str) -> tuple[str, ...]:
-        """Make the command that fetches or keeps a step's files, by the Python that has what stores need."""
+        """Return the command that fetches or uploads a step's files, with a Python that has the stores' packages."""
         env = self._pod["env"]
         own = interpreter_for(self._pod["command"], env) or (shutil.which("python3", path=env.get("PATH")),)
         python = [each or sys.executable for each in own]
         return (*python, *self._pod["step"], verb, place, env["FAIRLEAD_STEP_DIR"])
 
     def _try_place(self) -> str | None:
-        """Try the place of checkpoints, and tell in a sentence why none can be kept there; None when they can, or later
-        may."""
+        """Test the checkpoint storage; return an error if it cannot be used, None if it can or may be later."""
         env = self._pod["env"]
         place = env.get("FAIRLEAD_CHECKPOINT_TO")
         if not place or not self._pod.get("trial"):
             return None
         if not trial.is_store(place):
             problem = trial.directory_problem(place)
-            # A disk that is full now may have room when the first save is due.
+            # A disk that is full now may have space when the first save is due.
             if problem is None or problem.errno in (errno.ENOSPC, errno.EDQUOT):
                 return None
             return f"checkpoints cannot be kept in {place}: {problem.filename}: {problem.strerror}"
         if env.get("FAIRLEAD_ATTEMPT") != "0":
-            return None  # it was tried, and what has become of it since is for the saves to tell
+            return None  # the first attempt tested it; later failures are reported by the saves
         own = interpreter_for(self._pod["command"], env)
         python = own or (sys.executable,)
         tried_by = [*python, *self._pod["trial"]]
@@ -284,7 +283,7 @@ class Shim:
         return None if said is None else f"checkpoints cannot be kept there: {said}"
 
     def _start(self, warm: Warm | None, why: str | None) -> bool:
-        """Starts all ranks; True in a rank that was forked."""
+        """Start all ranks; return True in a forked rank."""
         plan = plan_launch(self._pod["command"], self._pod["launch"], self._pod["env"])
         python = None if isinstance(plan, Exec) else plan.interpreter
         self._usage.begin()
@@ -308,7 +307,7 @@ class Shim:
         return False
 
     def _start_program(self, rank: Mapping[str, Any]) -> bool:
-        """Starts one rank; True in it when it was forked."""
+        """Start one rank; return True in the rank if it was forked."""
         env = self._env_of(rank)
         if self._pod.get("stall_timeout_s") is not None:
             env = stacks.prepare(env, self._dir, rank["rank"])
@@ -320,9 +319,9 @@ class Shim:
         self._keep("started.json", {**self._started, "pids": pids}, durably=False)
 
     def _may_return(self, rank: int, number: int | None, *, is_oom: bool) -> bool:
-        """Return whether a rank that has ended starts again alone: it was killed, and the others can take it in.
+        """Return whether an ended rank is restarted alone: it was killed, and the others can take it in.
 
-        One that failed by itself, or needs more memory than it may have, would do so again.
+        A rank that failed by itself, or needs more memory than its limit, would fail again.
         """
         place = self._pod["env"].get("FAIRLEAD_MEMBERS_DIR")
         if place is None or rank == _SETUP or number not in _KILLS or is_oom or self._kill_at is not None:
@@ -335,14 +334,18 @@ class Shim:
         return len(past) <= MOST_RETURNS or past[-1] > past[-1 - MOST_RETURNS]
 
     def _return(self, rank: int) -> None:
-        """Starts a rank again; raises _Became in it when it was forked."""
+        """Restart a rank.
+
+        Raises:
+            _Became: In the restarted rank, if it was forked.
+        """
         self._past += self._streams[rank]
         if self._start_program(next(each for each in self._pod["ranks"] if each["rank"] == rank)):
             raise _Became
         self._tell_started()
 
     def _begin_by(self, rank: int, env: Mapping[str, str]) -> tuple[str, ...]:
-        """Make the words before a rank's command that see to what its framework needs beside it; none as a rule."""
+        """Return the command prefix that starts helper processes of a rank's framework; usually empty."""
         framework = env.get("FAIRLEAD_FRAMEWORK", "")
         if framework not in self._pod.get("begin_by", {}) or (framework == "xgboost" and rank != 0):
             return ()
@@ -350,7 +353,7 @@ class Shim:
         return (*(each or sys.executable for each in own), *self._pod["begin_by"][framework])
 
     def _start_rank(self, rank: int, argv: Sequence[str], env: Mapping[str, str], warm: Warm | None = None) -> bool:
-        """Starts one process; True in it when it was forked to become the user's program."""
+        """Start one process; return True in it if it was forked to become the user's program."""
         (out, out_child), (err, err_child) = os.pipe(), os.pipe()
         shim = os.getpid()
         pid = ranks.fork_with_signals_held()
@@ -381,7 +384,7 @@ class Shim:
         return False
 
     def _write_parameters(self) -> None:
-        """Writes the parameters of a sweep's trial where programs look for a file of them."""
+        """Write the parameters of a sweep's trial to the file in which programs look for them."""
         env = self._pod["env"]
         if env.get("FAIRLEAD_PARAMS") and env.get("FAIRLEAD_RUN_DIR"):
             with contextlib.suppress(OSError, ValueError):  # the variable has them too
@@ -389,7 +392,7 @@ class Shim:
                 podfiles.write_json(os.path.join(env["FAIRLEAD_RUN_DIR"], "params.json"), values, durably=False)
 
     def _metric_lines(self, rank: int) -> MetricLines | None:
-        """Make the reader of a rank's output for metrics; None when nobody asked for that."""
+        """Return the reader of metrics in a rank's output; None if the spec does not request it."""
         wanted = self._pod.get("metrics")
         if wanted is None or rank == _SETUP:
             return None
@@ -398,7 +401,7 @@ class Shim:
         return MetricLines(wanted["pattern"], self._dir, rank, time.time())
 
     def _start_exporter(self) -> ExporterChild | None:
-        """Start what sends metrics on; None where nobody asked for that, or another pod has the first rank."""
+        """Start the exporter of metrics; return None if no tracker is set up, or another pod has rank 0."""
         first = next((each for each in self._pod["ranks"] if each["rank"] == 0), None)
         if first is None or not self._pod.get("export"):
             return None
@@ -419,7 +422,7 @@ class Shim:
         return exporter
 
     def _finish_export(self) -> None:
-        """Lets the last metrics be sent, for a few seconds at most."""
+        """Let the last metrics be sent, for at most ``EXPORT_S`` seconds."""
         if self._exporter is None:
             return
         self._exporter.tick(self._cgroup)
@@ -437,7 +440,7 @@ class Shim:
             self._wait(0.01)
 
     def _watch(self) -> None:
-        """Until every rank has ended, none of the pod's processes is left and all they wrote is in the log."""
+        """Wait until every rank has ended, no process of the pod is left and all output is in the log."""
         self._follow_stop()
         while self._alive:
             self._wait()
@@ -451,7 +454,7 @@ class Shim:
             stream.finish(now)
 
     def _wait(self, timeout_s: float = TICK_S) -> None:
-        """Waits for output, a signal or the next deadline, and handles what there is."""
+        """Wait for output, a signal or the next deadline, and handle it."""
         now = time.monotonic()
         if any(stream.is_waiting for stream in self._pipes.values()):
             timeout_s = min(timeout_s, podlog.PROGRESS_PERIOD_S)
@@ -486,7 +489,7 @@ class Shim:
         except BlockingIOError:
             if not is_last:
                 return
-            data = b""  # held open by a process that is not ours to end
+            data = b""  # held open by a process that this user may not kill
         if data:
             self._pipes[fd].feed(data, time.time())
         else:
@@ -495,13 +498,13 @@ class Shim:
             os.close(fd)
 
     def _reap(self) -> None:
-        # Those that are found together ended by now, in no known order: a pause amid them must not make one.
+        # Processes reaped together ended by now, in unknown order: a pause between them must not create an order.
         now, is_ending = time.time(), False
         while True:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                # Whoever loses its own parent below us becomes our child: without one there is nobody below us.
+                # Orphaned descendants become children of this process, so without children it has no descendants.
                 self._is_childless = True
                 return
             self._is_childless = False
@@ -515,16 +518,16 @@ class Shim:
             self._usage.ended(rank, used.ru_maxrss)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             code = None if number is not None else os.WEXITSTATUS(status)
-            # Whoever ends because another has failed comes after it, though it may be found in the same look.
+            # A rank that ends because another has failed is recorded after it, even if both are reaped together.
             at = max(time.time(), now + 0.001) if is_ending and _has_heeded(code, number) else now
             ended = {"rank": rank, "exit_code": code, "signal": number, "at": at}
             is_oom = number == signal.SIGKILL and processes.num_oom_kills(self._cgroup) > self._num_oom_kills
-            self._signal_group(pid, signal.SIGKILL)  # what it left in its group holds its pipes
+            self._signal_group(pid, signal.SIGKILL)  # processes left in its group hold its pipes open
             if self._may_return(rank, number, is_oom=is_oom):
                 self._return(rank)
                 continue
             self._exits[rank] = {**ended, "out_of_memory": is_oom}
-            # A rank that honours a stop notice leaves the others their time.
+            # A rank that ends on a stop notice does not shorten the others' grace period.
             is_heeding = self._is_stopping and _has_heeded(code, number)
             if code != 0 and not is_heeding and not self._is_taking_stacks:
                 self._end_within(min(TEARDOWN_S, self._grace_s))
@@ -550,9 +553,9 @@ class Shim:
         self._end_within(grace_s)
 
     def _is_silent(self) -> bool:
-        """Return whether a stop notice that gives no reason may come because the run hangs, as on Kubernetes.
+        """Return whether a stop notice without a reason may be due to a hang of the run, as on Kubernetes.
 
-        A pod is told nothing there but to stop; its own ranks' silence has to say why.
+        On Kubernetes a pod is told only to stop, so the silence of its own ranks has to show the reason.
         """
         limit_s: float | None = self._pod.get("stall_timeout_s")
         if limit_s is None or not self._alive:
@@ -565,7 +568,7 @@ class Shim:
         return time.time() - latest >= SILENT_PART * limit_s
 
     def _take_stacks(self, grace_s: float) -> float:
-        """Puts the ranks' stacks into the log before any of them is told to end; the grace that is left for that."""
+        """Write the ranks' stacks to the log before any rank is stopped; return the seconds left to stop them."""
         self._is_taking_stacks = True
         begun = time.monotonic()
         self._kill_within(grace_s)
@@ -593,7 +596,7 @@ class Shim:
         return {**self._pod["env"], **rank["env"]}
 
     def _end_within(self, grace_s: float) -> None:
-        """Tells the ranks to stop, once, and kills what is left after grace_s, or before if that was due."""
+        """Send the ranks SIGTERM once, and kill the rest after ``grace_s`` seconds or at an earlier deadline."""
         if grace_s <= 0:
             self._signal(signal.SIGKILL)
         elif not self._is_terminated and self._alive:
@@ -606,9 +609,9 @@ class Shim:
         self._kill_at = at if self._kill_at is None else min(self._kill_at, at)
 
     def _end_others(self) -> bool:
-        """SIGKILL for what the ranks left behind; whether anything was."""
+        """Kill processes that the ranks left behind; return whether there were any."""
         if self._is_childless and self._cgroup is None:
-            return False  # without a look at all processes of the machine
+            return False  # avoids reading all processes of the machine
         others = {*processes.descendants(os.getpid()), *processes.members(self._cgroup)}
         others -= self._of_exporter()
         processes.kill(list(others))
@@ -616,7 +619,7 @@ class Shim:
         return any(_is_ours(pid) for pid in others)
 
     def _of_exporter(self) -> set[int]:
-        """Return the processes that send metrics on, which end a little after the ranks."""
+        """Return the processes of the exporter, which end shortly after the ranks."""
         pid = None if self._exporter is None else self._exporter.pid
         return set() if pid is None else {pid, *processes.descendants(pid)}
 
@@ -628,7 +631,7 @@ class Shim:
         try:
             os.killpg(pid, number)
         except ProcessLookupError:
-            # Just forked and not yet leader of its group, or gone.
+            # It has just been forked and is not yet the leader of its group, or it is gone.
             if pid in self._alive:
                 processes.kill([pid], number)
         except PermissionError:
@@ -648,14 +651,14 @@ class Shim:
         self._keep("exit.json", self._ended, durably=False)
 
     def _settle_record(self) -> None:
-        """Makes the record of the end outlive a power cut, after the supervisor was told, who need not wait for it."""
+        """Make the final record survive a power failure; the supervisor, already notified, need not wait for it."""
         try:
             podfiles.make_durable(os.path.join(self._dir, "exit.json"))
-        except OSError:  # a file system that tells only now that there is no room
+        except OSError:  # a file system that reports only now that there is no space
             self._keep("exit.json", self._ended)
 
     def _whereabouts(self, rank: int) -> dict[str, Any] | None:
-        """Tell where a rank was when the run hung, and its last step; None of one that had ended."""
+        """Return a rank's position when the run hung, and its last step; None for a rank that had ended."""
         taken = (self._stacks or {}).get(rank)
         if taken is None:
             return None
@@ -664,13 +667,13 @@ class Shim:
         return {**stacks.whereabouts(taken.frames), "step": step if isinstance(step, int) else None}
 
     def _keep(self, name: str, value: object, *, durably: bool = True) -> None:
-        """Replaces a file of the pod. A full disk is waited for: what became of the pod must not be lost."""
+        """Replace a file of the pod, waiting while the disk is full: the pod's outcome must not be lost."""
         while True:
             try:
                 podfiles.write_json(os.path.join(self._dir, name), value, durably=durably)
             except OSError:
                 if not os.path.isdir(self._dir):
-                    return  # the run was deleted under us
+                    return  # the run was deleted
                 self._wait(_RETRY_S)
             else:
                 return
@@ -696,7 +699,7 @@ class Shim:
     def _poke(self) -> None:
         if not self._pod.get("poke"):
             return
-        import _socket  # not `socket`, which takes 1 MB, and milliseconds for which the supervisor would wait
+        import _socket  # not `socket`, which takes 1 MB, and milliseconds during which the supervisor would wait
 
         wake = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
         try:
@@ -715,7 +718,7 @@ class Shim:
 
 
 class _Became(Exception):
-    """Raised in a rank that was forked while the shim watched, to leave the shim's code."""
+    """Raised in a rank that was forked by a running shim, to leave the shim's code."""
 
 
 def _lock_when_there_is_room(path: str) -> int | None:
@@ -726,16 +729,16 @@ def _lock_when_there_is_room(path: str) -> int | None:
 
 
 def _wake(_number: int, _frame: object) -> None:
-    """The byte in the wake-up pipe is all that is wanted."""
+    """Do nothing: the byte in the wake-up pipe is enough."""
 
 
 def _has_heeded(code: int | None, number: int | None) -> bool:
-    """Return whether a rank ended as one does that was told to stop."""
+    """Return whether a rank ended as if stopped by SIGTERM."""
     return number == signal.SIGTERM or code == 128 + signal.SIGTERM
 
 
 def _is_ours(pid: int) -> bool:
-    """Return whether the process exists and we may end it; waiting for any other would be for ever."""
+    """Return whether the process exists and this user may kill it; waiting for any other would never end."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, PermissionError):
@@ -744,8 +747,10 @@ def _is_ours(pid: int) -> bool:
 
 
 def _is_of_run(variable: str) -> bool:
-    """Return whether a variable belongs to the run, not to the machine: a supervisor must not look like a process of a
-    pod."""
+    """Return whether a variable belongs to the run rather than the machine.
+
+    A supervisor must not look like a process of a pod.
+    """
     prefixes = ("FAIRLEAD_", "TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_")
     return variable != "FAIRLEAD_HOME" and variable.startswith(prefixes)
 

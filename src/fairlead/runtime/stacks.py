@@ -1,9 +1,9 @@
-"""The stacks of a pod's ranks when its run hangs: taken from the living processes, and read for where each rank is.
+"""Takes the stacks of a pod's ranks when its run hangs, and reads from them where each rank is.
 
-Each Python process of a rank has asked, before its program began, to write its stacks into the rank's file when a
-signal comes (hook/fairlead_stackdump.py). Only a process that catches the signal and has the file open is sent it.
-Where py-spy or gdb is on the rank's PATH it shows the native calls as well. A program is looked at, never changed. The
-parts that read text are pure.
+Before its program started, each Python process of a rank has registered to write its stacks into the rank's file on a
+signal (hook/fairlead_stackdump.py). Only a process that catches the signal and has the file open is sent it. If py-spy
+or gdb is on the rank's PATH, it shows the native calls as well. The program is only inspected, never changed. The
+functions that parse text are pure.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    Frame = tuple[str, str, int]  # function, file, line; 0 for a line that nobody knows
+    Frame = tuple[str, str, int]  # function, file, line; line 0 if unknown
 
-MOST_PROCESSES = 16  # of each rank: its loaders' workers too
-MOST_BYTES = 64 * 1024  # of what the Python processes of one rank write
-MOST_NATIVE_BYTES = 32 * 1024  # of what the tools say of all ranks of a pod
+MOST_PROCESSES = 16  # of each rank, including its data loaders' workers
+MOST_BYTES = 64 * 1024  # of the output of one rank's Python processes
+MOST_NATIVE_BYTES = 32 * 1024  # of the tools' output for all ranks of a pod
 ANSWER_S = 1.0  # for one process to write its stacks
-QUIET_S = 0.1  # without a further line they are whole
-MOST_LIBRARY_BYTES = 50_000_000  # of a library whose symbols gdb is to read
+QUIET_S = 0.1  # without another line, after which the stacks are complete
+MOST_LIBRARY_BYTES = 50_000_000  # of a library whose symbols gdb reads
 TOOL_S = 5.0  # for py-spy or gdb, which read the symbols of large libraries
 _LOOK_S = 0.02
 _HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
@@ -37,31 +37,31 @@ _SHELLS = ("sh", "bash", "dash", "zsh", "busybox")
 
 
 def file_of(pod_dir: str, rank: int) -> str:
-    """The file into which the processes of a rank write."""
+    """Return the file into which the processes of a rank write their stacks."""
     return os.path.join(pod_dir, f"rank-{rank}.stacks")
 
 
 def prepare(env: Mapping[str, str], pod_dir: str, rank: int) -> dict[str, str]:
-    """The rank's environment with our hook in it, and its empty file; unchanged where the hook cannot be."""
+    """Return the rank's environment with the hook, and create its empty file; unchanged if the hook cannot be used."""
     if not os.path.isdir("/proc/self/fd") or os.pathsep in _HOOK:
         return dict(env)
     path = os.path.realpath(file_of(pod_dir, rank))
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-    except OSError:  # a full disk: the rank runs without
+    except OSError:  # a full disk: the rank runs without the hook
         return dict(env)
     before = env.get("PYTHONPATH")
     return {**env, VARIABLE: path, "PYTHONPATH": _HOOK + (os.pathsep + before if before else "")}
 
 
 class Taken:
-    """The stacks of one rank: what the log is to have, and where its main thread is."""
+    """The stacks of one rank: the lines for the log and the frames of its main thread."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.lines: list[str] = []
         self.frames: list[Frame] = []
-        """Innermost first, of the main thread; empty when nobody could tell."""
+        """Frames of the main thread, innermost first; empty if unknown."""
 
 
 def take(
@@ -72,15 +72,15 @@ def take(
     wait: Callable[[float], None],
     until: float,
 ) -> list[Taken]:
-    """Take the stacks of living ranks, and have them kept as they come.
+    """Take the stacks of living ranks and pass them on as they arrive.
 
     Args:
-        pids: Rank of each process that the shim started.
-        env: The environment of a rank, for its PATH.
-        files: The file of a rank.
-        keep: Takes a rank and lines for the log.
-        wait: Goes on with everything else for some seconds.
-        until: A time of the monotonic clock after which nothing more is awaited.
+        pids: The rank of each process that the shim started, by pid.
+        env: Returns the environment of a rank, for its PATH.
+        files: Returns the file of a rank.
+        keep: Called with a rank and its lines for the log.
+        wait: Processes other events for some seconds.
+        until: Time of the monotonic clock after which no answer is awaited.
     """
     taken = {rank: Taken(rank) for rank in sorted(pids.values())}
     own = {rank: [pid, *processes.descendants(pid)] for pid, rank in pids.items()}
@@ -106,7 +106,7 @@ def take(
 def _ask(
     pids: Mapping[int, int], files: Callable[[int], str], wait: Callable[[float], None], until: float
 ) -> dict[int, str]:
-    """Ask one process of each rank, all at the same moment; "" of one that is silent."""
+    """Signal one process of each rank, all at the same moment; return "" for one that does not answer."""
     starts = {rank: _size(files(rank)) for rank in pids}
     for pid in pids.values():
         processes.kill([pid], SIGNAL)
@@ -178,7 +178,7 @@ def _take_native(
 
 
 def _tool(pid: int, env: Mapping[str, str]) -> list[str] | None:
-    """The command that shows the stacks of a process; None where there is none."""
+    """Return the command that shows the stacks of a process; None if there is no tool."""
     path = env.get("PATH", os.defpath)
     spy = shutil.which("py-spy", path=path)
     if spy is not None and "python" in os.path.basename(_executable(pid)):
@@ -192,7 +192,7 @@ def _tool(pid: int, env: Mapping[str, str]) -> list[str] | None:
 
 
 def _small_libraries(pid: int) -> str:
-    """A pattern, as gdb takes it, of a process's libraries but the largest: those of CUDA take it 10 s and more."""
+    """Return a gdb pattern of a process's libraries without the largest: CUDA's take gdb 10 s or more."""
     paths = set()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as file:
         paths = {line[line.index("/") :].rstrip("\n") for line in file if ".so" in line and "/" in line}
@@ -201,7 +201,7 @@ def _small_libraries(pid: int) -> str:
 
 
 def _program(pids: Sequence[int]) -> int:
-    """The process of a rank that is the program: the first that is no shell."""
+    """Return the process of a rank that is the program: the first that is not a shell."""
     return next((pid for pid in pids if os.path.basename(_executable(pid)) not in _SHELLS), pids[0])
 
 
@@ -222,7 +222,7 @@ def _command(pid: int) -> str:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether a child still runs: who else waits for all children may have its end already."""
+    """Return whether a child still runs; it may already have been reaped by a wait for all children."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
@@ -247,7 +247,7 @@ def _read(path: str, start: int, most: int) -> str:
 
 
 def _without_noise(text: str) -> list[str]:
-    """Keep what gdb says of a process, without what it says of itself."""
+    """Return gdb's output about a process, without its output about itself."""
     lines = text.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith(("Thread ", "Process "))), 0)
     return [line for line in lines[first:] if line.strip()]
@@ -264,7 +264,7 @@ _GDB = re.compile(r"#\d+ +(?:0x[0-9a-f]+ in )?(.+?) \(.*?\)(?: at (.*):(\d+)| fr
 
 
 def main_frames(text: str) -> list[Frame]:
-    """The main thread's frames in what faulthandler writes, innermost first: the last thread, as the oldest."""
+    """Return the main thread's frames of faulthandler's output, innermost first: the last thread, as the oldest."""
     frames: list[Frame] = []
     for line in text.splitlines():
         if _THREAD.match(line):
@@ -277,7 +277,7 @@ def main_frames(text: str) -> list[Frame]:
 
 
 def native_frames(text: str) -> list[Frame]:
-    """The first thread's frames in what gdb or py-spy says, innermost first; empty when it says none."""
+    """Return the first thread's frames of gdb's or py-spy's output, innermost first; empty if there are none."""
     frames: list[Frame] = []
     for line in text.splitlines():
         if frames and line.startswith("Thread "):
@@ -300,23 +300,23 @@ _WRAPPERS = ("wrapper", "inner", "decorate_context")
 
 
 def whereabouts(frames: Sequence[Frame]) -> dict[str, str | None]:
-    """Find where a rank is, of its frames, innermost first.
+    """Return the position of a rank from its frames, which are innermost first.
 
     Returns:
         ``place``: the innermost call of the program's own code, as in "load_batch (train.py:42)"; None if unknown.
-        ``waits_in``: the call that waits for other ranks, as in "all_reduce"; None when it waits in none.
+        ``waits_in``: the call that waits for other ranks, as in "all_reduce"; None if it waits in no such call.
     """
     if not frames:
         return {"place": None, "waits_in": None}
     ours = [at for at, (_, file, line) in enumerate(frames) if line and not _LIBRARY.search(file)]
-    # py-spy shows the interpreter's C beside Python.
+    # py-spy shows the interpreter's C frames as well as Python's.
     own = next((at for at in ours if frames[at][1].endswith(".py")), ours[0] if ours else None)
     inner = frames if own is None else frames[:own]
     return {"place": _say(frames[0] if own is None else frames[own]), "waits_in": _waits_in(inner)}
 
 
 def _waits_in(inner: Sequence[Frame]) -> str | None:
-    """The outermost call of PyTorch's or ours, below the program's own, that waits for other ranks."""
+    """Return the outermost call of PyTorch or Fairlead, below the program's own, that waits for other ranks."""
     if any(_AGREEMENT.search(file) for _, file, _ in inner):
         outer = next((name for name, file, _ in reversed(inner) if file.endswith("/fairlead/runtime/session.py")), "")
         return f"run.{outer.rpartition('.')[2]}" if outer else "Fairlead's agreement of the ranks"

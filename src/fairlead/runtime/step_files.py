@@ -1,9 +1,9 @@
-"""Brings a step of a pipeline that is a run what it is given, and takes along what it returns, where both lie in an
-object store: `runtime.pyz give PLACE DIRECTORY` before its ranks start and `... return PLACE DIRECTORY NUMBER` after.
+"""Fetches the inputs of a pipeline step that is a run, and uploads its outputs, if both are in an object store.
 
-The driver keeps in ``given.json`` of PLACE which outputs of other steps it is given, by their hashes; they are archives
-in the store already. What a pod returns is one archive, numbered by the attempt and by its first rank: the end of the
-run says that all of them are there.
+`runtime.pyz give PLACE DIRECTORY` runs before its ranks start, `... return PLACE DIRECTORY NUMBER` after they end. The
+driver writes ``given.json`` in PLACE, which lists the outputs of other steps that are its inputs, by hash; they are
+archives in the store already. A pod's outputs are one archive, numbered by the attempt and its first rank; once the run
+has ended, all of them are there.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ GIVEN = "given.json"
 RETURNED = "returned"
 CONTENT = "content"
 """Name of a file or directory within its archive."""
-# Since 3.12 Python warns of, and later refuses, archives of which nobody says whether they are trusted.
+# Python warns since 3.12, and later refuses, to extract an archive without a filter.
 _AS_IT_WAS: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
 
 
 def main(arguments: list[str]) -> int:
-    """Bring or take along; the exit code, with the problem on standard error."""
+    """Fetch inputs or upload outputs; return the exit code, with the problem on standard error."""
     from fairlead.errors import RuntimeFault
 
     try:
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
 
 def archive_of(digest: str) -> str:
-    """The name of the archive that holds an output of that hash."""
+    """Return the name of the archive of the output with this hash."""
     return f"outputs/{digest[:2]}/{digest}.tar"
 
 
@@ -62,10 +62,10 @@ def pack(source: Path, archive: Any) -> None:
 
 
 def unpack(archive: Path, directory: Path) -> Path:
-    """Unpack an archive into a directory; the path of what it held.
+    """Unpack an archive into a directory and return the path of its content.
 
     Raises:
-        TarError: It is none, or not whole.
+        TarError: The file is not an archive, or is incomplete.
     """
     with tarfile.open(archive) as file:
         file.extractall(directory, **_AS_IT_WAS)
@@ -73,7 +73,7 @@ def unpack(archive: Path, directory: Path) -> Path:
 
 
 def fetch_given(place: str, directory: Path) -> None:
-    """Put what a step is given into ``inputs`` of a directory, and make an empty ``outputs`` in it."""
+    """Fetch a step's inputs into ``inputs`` of a directory, and create an empty ``outputs`` in it."""
     system, root = open_place(place, what="outputs of steps")
     data = translated(partial(system.cat_file, f"{root}/{GIVEN}"), f"{place}/{GIVEN} cannot be read")
     given: Mapping[str, Any] = json.loads(data)
@@ -100,7 +100,7 @@ def _fetch(system: Any, root: str, digest: str, goal: Path) -> None:
 
 
 def send_returned(place: str, directory: Path, number: str) -> None:
-    """Keep all of ``outputs`` of a directory, as that of one pod."""
+    """Upload everything in ``outputs`` of a directory as the outputs of one pod."""
     system, root = open_place(place, what="outputs of steps")
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".packed-") as file:
         pack(directory / "outputs", file)
@@ -110,12 +110,12 @@ def send_returned(place: str, directory: Path, number: str) -> None:
 
 
 def number_of(attempt: int, first_rank: int) -> str:
-    """The number of what a pod returns, so that those of the last attempt are last, by their ranks."""
+    """Return the number of a pod's outputs; numbers sort by attempt, then by rank."""
     return f"{attempt:06}-{first_rank:06}"
 
 
 def merge(source: Path, target: Path) -> None:
-    """Move what is in a directory into another; what is there already stays."""
+    """Move the entries of a directory into another; entries that exist there are kept."""
     for entry in sorted(source.iterdir()):
         there = target / entry.name
         if not os.path.lexists(there):

@@ -1,8 +1,8 @@
-"""Steps of pipelines as Python functions: ``python -m fairlead.runtime.steps FILE FUNCTION [INPUT ...]``.
+"""Pipeline steps as Python functions: ``python -m fairlead.runtime.steps FILE FUNCTION [INPUT ...]``.
 
-A function gets what the steps that its parameters name have returned, and what it returns is the output ``result``:
-JSON where that comes back as the same value, else a pickle; a path is a copy of the file or directory that is there.
-Pickles are read from this machine's own store alone.
+A function receives the results of the steps that its parameters name, and its return value is the output ``result``.
+That is stored as JSON if JSON restores the same value, otherwise as a pickle; a path is stored as a copy of its file or
+directory. Pickles are only read from this machine's own store.
 """
 
 import json
@@ -31,11 +31,11 @@ def step(**keys: Any) -> Callable[[Function], Function]: ...
 
 
 def step(function: Optional[Function] = None, **keys: Any) -> Union[Function, Callable[[Function], Function]]:
-    """Mark a function as a step of a pipeline; it can be called as before.
+    """Mark a function as a step of a pipeline; it can still be called as usual.
 
     Args:
-        **keys: Of a step in a spec file, such as ``retry=2`` or ``gate="result > 0.9"``. ``each_of`` may be the step
-            that returns the list; ``training`` has the keys of a run of its own, such as ``{"nodes": 2}``.
+        **keys: Keys of a step in a spec file, such as ``retry=2`` or ``gate="result > 0.9"``. ``each_of`` may be the
+        step that returns the list; ``training`` has the keys of a separate run, such as ``{"nodes": 2}``.
     """
 
     def mark(marked: Function) -> Function:
@@ -46,7 +46,7 @@ def step(function: Optional[Function] = None, **keys: Any) -> Union[Function, Ca
 
 
 def dump(value: Any, place: Path) -> None:
-    """Write a value where ``load`` reads it."""
+    """Write a value in a form that ``load`` reads."""
     if isinstance(value, os.PathLike):
         place.mkdir()
         source = Path(value)
@@ -64,7 +64,7 @@ def dump(value: Any, place: Path) -> None:
 
 
 def load(place: Path) -> Any:
-    """Read what ``dump`` wrote."""
+    """Read a value that ``dump`` wrote."""
     if place.is_dir():
         (only,) = place.iterdir()
         return only
@@ -76,17 +76,17 @@ def main(words: "list[str]") -> None:
     """Call a function of a file.
 
     Args:
-        words: File, function, and of each input the step that returned it: ``name`` for its result, ``name[]`` for the
-            results of all its items, ``item=name`` for our item of its list, ``item`` for our item as it was written.
+        words: File, function, and for each input its source: ``name`` for a step's result, ``name[]`` for the results
+        of all its items, ``item=name`` for this item of a step's list, ``item`` for this item as written in the spec.
     """
     file, name, *inputs = words
     sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
     function = runpy.run_path(file, run_name=KEYS)[name]
     value = function(**dict(map(_read, inputs)))
-    # Of a run with several ranks all come here, and one tells.
+    # In a run with several ranks all of them execute this; rank 0 writes the result.
     if os.environ.get("RANK", "0") == "0":
         place = Path(os.environ["FAIRLEAD_OUTPUT_RESULT"])
-        if os.path.lexists(place):  # an earlier start of a run of its own was killed after it had written it
+        if os.path.lexists(place):  # an earlier attempt was killed after it had written the result
             shutil.rmtree(place) if place.is_dir() else place.unlink()
         dump(value, place)
 

@@ -1,8 +1,8 @@
-"""Tries the place of a run's checkpoints before its program starts: `python trial.py PLACE`.
+"""Tests a run's checkpoint storage before its program starts: `python trial.py PLACE`.
 
-A directory is tried by writing into it, or into the nearest one above it that is there. An object store is tried in a
-process of its own, by the Python that the program will have, as only that has its packages; so it can be bounded in
-time. What was written is removed again. Any Python from 3.9 on; what only stores need is imported for them alone.
+A directory is tested by writing into it, or into its nearest existing parent. An object store is tested in a separate
+process by the program's own Python, as only that has the store's packages, so that the test can be limited in time.
+Test files are removed again. Python 3.9 or newer; modules that only object stores need are imported only for them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import types
 
 if __name__ == "__main__":
-    # Started by path: our own modules are found without touching sys.path, and without running fairlead/__init__.py.
+    # Started by path: Fairlead's modules are found without changing sys.path or running fairlead/__init__.py.
     _here = os.path.dirname(os.path.abspath(__file__))
     for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
         sys.modules[_name] = types.ModuleType(_name)
@@ -27,7 +27,7 @@ NOT_INSTALLED = 3
 
 
 def main(place: str) -> int:
-    """Try an object store; the exit code, with the problem on standard output."""
+    """Test an object store and return the exit code, with the problem on standard output."""
     from fairlead.errors import RuntimeFault
     from fairlead.runtime.errors import MissingExtra
 
@@ -40,16 +40,16 @@ def main(place: str) -> int:
 
 
 def is_store(place: str) -> bool:
-    """Return whether a place is an object store and no directory, as ``places.is_url`` has it."""
+    """Return whether a place is an object store rather than a directory, like ``places.is_url``."""
     return "://" in place and not place.startswith("file://")
 
 
 def directory_problem(place: str) -> OSError | None:
-    """Tell why a directory cannot be written to, or cannot be made; None when it can."""
+    """Return the error if a directory cannot be created or written to; None if it can."""
     path = os.path.abspath(os.path.expanduser(place[len("file://") :] if place.startswith("file://") else place))
     while not os.path.exists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
-    # Not by the process: the pods of a cluster try a volume at the same time, and in each of them it has the same id.
+    # Not named by process id: pods of a cluster test a volume at the same time, and may have the same ids.
     probe = os.path.join(path, f".fairlead-trial-{os.urandom(8).hex()}")
     try:
         fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -68,12 +68,13 @@ def directory_problem(place: str) -> OSError | None:
 def store_problem(
     place: str, tried_by: Sequence[str], env: Mapping[str, str], *, is_its_own: bool, within_s: float = ANSWER_S
 ) -> str | None:
-    """Tell why an object store cannot be written to; None when it can, or when that cannot be told.
+    """Return the problem if an object store cannot be written to; None if it can, or if that is unknown.
 
     Args:
-        tried_by: What runs this module's ``main`` when the place is put behind it.
-        is_its_own: That is the program's own Python, so that what is not installed there is not there for the program.
-        within_s: Seconds after which it counts as one that does not answer.
+        tried_by: Command that runs this module's ``main`` when the place is appended to it.
+        is_its_own: Whether that is the program's own Python, so that packages missing there are missing for the
+            program.
+        within_s: Seconds after which the store counts as not answering.
     """
     import subprocess
 
@@ -85,7 +86,7 @@ def store_problem(
     except subprocess.TimeoutExpired:
         return f"{place} does not answer within {within_s:g} s"
     except OSError:
-        return None  # no such Python: the program's start says it best
+        return None  # no such Python: the start of the program reports it best
     said = ended.stdout.strip()
     if ended.returncode == 0 or not said or (ended.returncode == NOT_INSTALLED and not is_its_own):
         return None
@@ -102,7 +103,7 @@ def _try_store(place: str) -> None:
         try:
             system.pipe_file(goal, b"written to see whether checkpoints can be kept here")
             system.rm_file(goal)
-        except FileNotFoundError as error:  # how a bucket that is not there is told
+        except FileNotFoundError as error:  # raised for a missing bucket
             raise OSError(f"there is no such bucket or directory: {error}") from error
 
     translated(attempt, f"nothing can be written to {place}")

@@ -1,8 +1,8 @@
-"""Measures what the processes of a pod use at most: memory, and cores over a minute. Standard library only.
+"""Measures the peak usage of a pod's processes: memory, and cores over a minute. Standard library only.
 
-Memory is looked at from time to time, in proportional shares so that pages which processes have in common count once;
-for a peak between two looks each rank's own greatest resident size, which the kernel keeps, stands in. The looks take
-at most a hundredth of a core. Elsewhere than on Linux only what the kernel keeps is known.
+Memory is sampled regularly, as proportional set size, so that pages shared between processes count once. Peaks between
+two samples are covered by each rank's maximum resident size, which the kernel records. Sampling takes at most a
+hundredth of a core. On systems other than Linux only the kernel's records are known.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ EVERY_S = 2.0
 COST_PART = 0.01
 WINDOW_S = 60.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
 
 
 class Usage:
-    """The peaks of the processes below this one."""
+    """Records the peak usage of this process's descendants."""
 
     def __init__(self) -> None:
         self._look_at = 0.0
@@ -37,12 +37,12 @@ class Usage:
         self.begin()
 
     def begin(self) -> None:
-        """Count processor time from now on, as the ranks are about to start."""
+        """Start counting processor time, as the ranks are about to start."""
         self._begun = self._window_at = time.monotonic()
         self._cpu_begun = self._window_cpu = _reaped_cpu_s()
 
     def look(self, now: float) -> None:
-        """Look once if it is time; ``now`` is of the monotonic clock."""
+        """Take a sample if one is due; ``now`` is a time of the monotonic clock."""
         if now < self._look_at:
             return
         begun = time.thread_time()
@@ -55,7 +55,7 @@ class Usage:
         self._look_at = now + max(EVERY_S, (time.thread_time() - begun) / COST_PART)
 
     def ended(self, rank: int, max_rss: int) -> None:
-        """Note the greatest size of a rank, or of a process that it has waited for, in the unit of the kernel."""
+        """Record the maximum size of a rank, or of a process that it has waited for, in the kernel's unit."""
         self._largest[rank] = max_rss * _UNIT
 
     def record(self) -> dict[str, Any]:
@@ -67,13 +67,13 @@ class Usage:
 
 
 def _reaped_cpu_s() -> float:
-    """Processor time of all processes below this one that have ended and were waited for."""
+    """Return the processor time in seconds of all descendants that have ended and were waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _memory_bytes(pid: int) -> int:
-    """Resident memory of a process, with its part of the pages that it shares; 0 once it is gone."""
+    """Return the proportional set size of a process in bytes; 0 once it is gone."""
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
         for line in file:
             if line.startswith(b"Pss:"):
@@ -82,7 +82,7 @@ def _memory_bytes(pid: int) -> int:
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor time of a process and of those it has waited for; 0 once it is gone."""
+    """Return the processor time in seconds of a process and the children that it waited for; 0 once it is gone."""
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
         return sum(int(each) for each in fields[11:15]) / _TICKS_PER_S

@@ -19,7 +19,7 @@ class Content(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelVersion:
-    """One version of a model; immutable except for its stage.
+    """One version of a model; its content and origin never change.
 
     Attributes:
         version: From 1; each number is used once per name.

@@ -34,6 +34,7 @@ class Code(StrEnum):
     NODE_RECLAIMED = "NodeReclaimed"
     START_FAILED = "StartFailed"
     START_TIMED_OUT = "StartTimedOut"
+    END_UNCONFIRMED = "EndUnconfirmed"
     STALLED = "Stalled"
     IDLE = "Idle"
     DEADLINE_EXCEEDED = "DeadlineExceeded"

@@ -58,6 +58,10 @@ class Readers:
             trouble = str(error)
         return status, seen.page(urlsplit(address).path, trouble, self._reader)
 
+    def warm_up(self) -> None:
+        """Open the cluster in one of the threads and load what the first request needs, without waiting for it."""
+        self.threads.submit(self.look, "/")
+
     def close(self) -> None:
         """Finish the requests under way and stop the threads."""
         together = threading.Barrier(NUM_THREADS)

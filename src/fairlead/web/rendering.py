@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from fairlead.frozen import dataclass
 from fairlead.text.quantities import describe_duration
-from fairlead.web import stylesheet
+from fairlead.web import inline_assets
 from fairlead.web.addresses import MENU
 from fairlead.web.phases import shape_of
 from fairlead.web.view import Answer
@@ -43,7 +43,7 @@ class Rendered:
         """Render the whole page; with a named reader it has a button to sign out."""
         return environment().get_template("page.html").render(
             title=self.title, main=Markup(self.main), digest=self.digest, path=path, trouble=trouble, menu=MENU,
-            reader=reader, style=Markup(stylesheet.TEXT), script=version("app.js"),
+            reader=reader, style=Markup(inline_assets.STYLE), script=Markup(inline_assets.SCRIPT),
         )  # fmt: skip
 
 
@@ -62,13 +62,7 @@ def refusal(title: str, message: str) -> Rendered:
 
 def sign_in(message: str | None) -> str:
     """Render the sign-in page."""
-    return environment().get_template("sign_in.html").render(message=message, style=Markup(stylesheet.TEXT))
-
-
-@cache
-def version(file: str) -> str:
-    """Return a short hash of a static file, for cache busting."""
-    return hashlib.sha256((HERE / "static" / file).read_bytes()).hexdigest()[:12]
+    return environment().get_template("sign_in.html").render(message=message, style=Markup(inline_assets.STYLE))
 
 
 @cache

@@ -13,23 +13,23 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from fairlead.web import stylesheet
+from fairlead.web.inline_assets import SCRIPT, STYLE, hash_source
 
 HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 """Names by which a browser on this machine, or one behind a tunnel to it, knows the page."""
 
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
-        f"default-src 'none'; script-src 'self'; style-src {stylesheet.SOURCE}; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; script-src {hash_source(SCRIPT)}; style-src {hash_source(STYLE)}; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     # With "no-referrer" browsers say "Origin: null" of the page's own forms, as they do of another site's.
     "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_OWN_GROUP: Mapping[str, str] = {**HEADERS, "Cross-Origin-Opener-Policy": "same-origin"}
 
 _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 
@@ -42,6 +42,16 @@ def is_known_host(header: str | None) -> bool:
     if not colon or not port.isdigit():
         name = header
     return name.lower() in HOSTS
+
+
+def headers_for(request: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers of the response to a request with these headers.
+
+    A window that another site opened is cut off from it by an opener policy, for which a browser starts a process. That
+    delays the first paint, so a request from the address bar or from the page itself is answered without: no other site
+    can hold its window.
+    """
+    return HEADERS if request.get("Sec-Fetch-Site") in ("none", "same-origin") else _OWN_GROUP
 
 
 def is_own_site(headers: Mapping[str, str]) -> bool:

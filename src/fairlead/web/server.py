@@ -1,4 +1,4 @@
-"""Serves the page over HTTP: views, their updates by server-sent events, and static files. Read-only.
+"""Serves the page over HTTP: views, their updates by server-sent events, and an icon. Read-only.
 
 On this machine it serves only the user who started it. With an `Admission` it serves other readers too, once they have
 signed in.
@@ -18,7 +18,7 @@ from aiohttp import web
 from fairlead.cluster.listing import PagedClient
 from fairlead.errors import ClusterError, Conflict, NotAllowed
 from fairlead.web.rendering import HERE, environment, sign_in
-from fairlead.web.security import HEADERS, is_known_host, is_known_user, is_own_form, is_own_site
+from fairlead.web.security import HEADERS, headers_for, is_known_host, is_known_user, is_own_form, is_own_site
 from fairlead.web.visitors import (
     COOKIE,
     MOST_TOKEN,
@@ -40,7 +40,7 @@ ASK_AGAIN_S = 5.0
 GRACE_S = 0.5
 PROBES = ("/livez", "/readyz")
 M_ARENA_MAX = -8  # of malloc.h
-STATIC = {"app.js": "text/javascript", "icon.svg": "image/svg+xml"}
+ICON = HERE / "static" / "icon.svg"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -62,8 +62,7 @@ class Page:
         """Return the aiohttp application."""
         app = web.Application(middlewares=[self._guard], client_max_size=2 * MOST_TOKEN)
         app.router.add_get("/live", self._live)
-        for name in STATIC:
-            app.router.add_get(f"/static/{name}", self._static)
+        app.router.add_get("/icon.svg", self._icon)
         if self._visitors is not None:
             for path in PROBES:
                 app.router.add_get(path, self._probe)
@@ -78,6 +77,7 @@ class Page:
     async def _start(self, app: web.Application) -> None:
         if self._visitors is None:
             self._alone = Visitor(self._open)
+            self._alone.readers.warm_up()
         # What the first visitor would else wait for.
         for template in environment().list_templates():
             environment().get_template(template)
@@ -150,15 +150,14 @@ class Page:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        refused = _refusal(request, is_for_others=self._visitors is not None)
-        if refused is not None:
-            return refused
-        try:
-            response = await handler(request)
-        except web.HTTPException as error:
-            response = _plain(error.status, error.reason)
+        response: web.StreamResponse | None = _refusal(request, is_for_others=self._visitors is not None)
+        if response is None:
+            try:
+                response = await handler(request)
+            except web.HTTPException as error:
+                response = _plain(error.status, error.reason)
         if not response.prepared:
-            response.headers.update(HEADERS)
+            response.headers.update(headers_for(request.headers))
         return response
 
     async def _view(self, request: web.Request) -> web.Response:
@@ -170,11 +169,8 @@ class Page:
         headers = {"Cache-Control": "no-store"}
         return web.Response(status=status, text=text, content_type="text/html", headers=headers)
 
-    async def _static(self, request: web.Request) -> web.Response:
-        name = request.path.rpartition("/")[2]
-        keeps = "max-age=31536000, immutable" if "v" in request.query else "no-cache"
-        body = (HERE / "static" / name).read_bytes()
-        return web.Response(body=body, content_type=STATIC[name], charset="utf-8", headers={"Cache-Control": keeps})
+    async def _icon(self, request: web.Request) -> web.Response:
+        return web.Response(body=ICON.read_bytes(), content_type="image/svg+xml", headers={"Cache-Control": "no-cache"})
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """Send a view whenever it has changed, until the client disconnects."""
@@ -251,16 +247,16 @@ def _refusal(request: web.Request, *, is_for_others: bool) -> web.Response | Non
 
 
 def _asked_to_sign_in(message: str | None) -> web.Response:
-    headers = {**HEADERS, "Cache-Control": "no-store", "WWW-Authenticate": "Bearer"}
+    headers = {"Cache-Control": "no-store", "WWW-Authenticate": "Bearer"}
     return web.Response(status=401, text=sign_in(message), content_type="text/html", headers=headers)
 
 
 def _moved(address: str) -> web.Response:
-    return web.Response(status=303, headers={**HEADERS, "Location": address, "Cache-Control": "no-store"})
+    return web.Response(status=303, headers={"Location": address, "Cache-Control": "no-store"})
 
 
 def _plain(status: int, text: str) -> web.Response:
-    return web.Response(status=status, text=text + "\n", headers=HEADERS)
+    return web.Response(status=status, text=text + "\n")
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:

@@ -23,7 +23,7 @@ from fairlead.specs.formats.reading import parse
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.workload import PIPELINE_VARIABLE
-from tests.kubernetes.chaos.parent_rounds import RelayRound
+from tests.kubernetes.chaos.parent_rounds import Parent, RelayRound
 from tests.kubernetes.chaos.rounds import FAULTS, begin_in
 from tests.kubernetes.chaos.world import World
 from tests.waiting import until
@@ -149,7 +149,8 @@ class PipelineRound(RelayRound):
     """A round of twelve runs in three rows, each of which needs two of the row before."""
 
     kind: ClassVar[str] = "Pipeline"
-    children: ClassVar[tuple[str, ...]] = (DRIVER, *(f"{NAME}-{step}" for step in STEPS))
+    names: ClassVar[tuple[str, ...]] = (NAME,)
+    parts: ClassVar[tuple[str, ...]] = ("driver", *STEPS)
     num_deeds: ClassVar[tuple[int, int]] = (8, 14)
     settle_s: ClassVar[float] = 300.0
     faults: ClassVar[tuple[str, ...]] = (*FAULTS, *("kill_driver",) * 4)
@@ -165,9 +166,9 @@ class PipelineRound(RelayRound):
         self.drivers.start()
         super(PipelineRound, self).storm()
 
-    def _is_over(self, found: list[str]) -> bool:
+    def _unfinished(self, parent: Parent, phase: str | None, runs: dict[str, Object]) -> str | None:
         assert self.drivers.problem is None, self.drivers.problem
-        return super(PipelineRound, self)._is_over(found)
+        return super(PipelineRound, self)._unfinished(parent, phase, runs)
 
     def clear(self) -> None:
         super(PipelineRound, self).clear()
@@ -177,7 +178,7 @@ class PipelineRound(RelayRound):
         """kill -9 of the driver, whose pod ends for that."""
         self.drivers.kill()
 
-    def submit_parent(self, fakes: dict[str, str]) -> str:
+    def submit_parent(self, name: str, fakes: dict[str, str]) -> str:
         claim = {"name": "team", "persistentVolumeClaim": {"claimName": "team"}}
         mounted = {"name": RANKS, "volumeMounts": [{"name": "team", "mountPath": "/team"}]}
         place = {"spec": {"volumes": [claim], "containers": [mounted]}}
@@ -192,7 +193,7 @@ class PipelineRound(RelayRound):
             }  # fmt: skip
             steps[step] = {"needs": needs, "training": training, "code": ["none"]}
         spec = {
-            "kind": "Pipeline", "name": NAME, "image": "none", "workdir": "/work", "checkpoint": "/team/runs",
+            "kind": "Pipeline", "name": name, "image": "none", "workdir": "/work", "checkpoint": "/team/runs",
             "grace": "2s", "kubernetes": place, "team": self.namespace, "steps": steps,
         }  # fmt: skip
         (found,) = parse(json.dumps(spec))

@@ -7,7 +7,8 @@ import click
 from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.endpoints import gateway_url
-from fairlead.cluster.local.gateway_proxy import HAPROXY, PROXIES, choose, chosen, told
+from fairlead.cluster.local.gateway_proxy import choose, chosen, told
+from fairlead.gateway.proxying.programs import HAPROXY, PROXIES
 from fairlead.policy.serving.routes import public_names
 
 FOLLOWS_WITHIN_S = 15.0

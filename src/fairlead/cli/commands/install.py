@@ -13,6 +13,7 @@ from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import VARIABLES
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
 from fairlead.errors import Conflict
+from fairlead.gateway.proxying.programs import PROXIES, PYTHON
 from fairlead.policy.kinds.retention import Retention
 from fairlead.state.scheduling_policy import POLICIES
 
@@ -81,6 +82,13 @@ policy_option = click.option(
     help="Number of gateways of endpoints, which `replicas: 0..8`, `canary` and `access` need; 2 survive a node.",
 )
 @click.option(
+    "--gateway-proxy",
+    type=click.Choice(PROXIES),
+    default=PYTHON,
+    show_default=True,
+    help="The program by which gateways take requests to replicas; the image has to have haproxy.",
+)
+@click.option(
     "--partitions", is_flag=True, help="Let the operator cordon and label nodes, which `partitions` of a Pool needs."
 )
 @policy_option
@@ -106,6 +114,7 @@ def install(
     ledger: str,
     page: bool,
     gateways: int,
+    gateway_proxy: str,
     partitions: bool,
     policy: str,
     keeps: Retention,
@@ -127,6 +136,8 @@ def install(
         raise click.UsageError("--chart writes files and asks no cluster; leave the other options out.")
     if dry_run and wait:
         raise click.UsageError("--dry-run changes nothing to wait for: give one of --dry-run and --wait.")
+    if gateway_proxy != PYTHON and not gateways:
+        raise click.UsageError(f"--gateway-proxy {gateway_proxy} is of gateways, and there are none: add --gateways 2.")
     storage = read_place(ledger)
     most = storage.most_replicas
     if most is not None and replicas is not None and replicas > most:
@@ -154,6 +165,7 @@ def install(
         ledger=storage,
         page=page,
         gateways=gateways,
+        gateway_proxy=gateway_proxy,
         partitions=partitions,
         policy=policy,
         keeps=keeps,

@@ -1,4 +1,4 @@
-"""Reads what DCGM's exporter serves: Prometheus' text format, a line for each metric of each device."""
+"""Parses the metrics of DCGM's exporter: Prometheus' text format, one line for each metric of each device."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fairlead.cluster.usages import GpuUsage
 from fairlead.frozen import dataclass
 
-# As the GPU operator, the exporter's own manifests and its chart label it.
+# The labels set by the GPU operator, the exporter's own manifests and its chart.
 EXPORTER_LABELS = (
     {"app": "nvidia-dcgm-exporter"},
     {"app": "dcgm-exporter"},
@@ -18,7 +18,7 @@ AT_ONCE = 8
 MIB = 2**20
 _SAMPLE = re.compile(r"(\w+)\{([^}]*)\}\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-# The share of the engine's time works for parts of a GPU too, but not every exporter is told to give it.
+# The engine's active share also works for parts of a GPU, but not every exporter is configured to export it.
 ENGINE_ACTIVE, UTILIZATION, MEMORY_MIB = (
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
     "DCGM_FI_DEV_GPU_UTIL",
@@ -37,7 +37,7 @@ class Sample:
 
 
 def samples(exposition: str) -> Iterator[Sample]:
-    """The lines of Prometheus' text format that have labels; what is none is passed over."""
+    """Yield the lines of Prometheus' text format that have labels; other lines are skipped."""
     for line in exposition.splitlines():
         found = _SAMPLE.match(line)
         if found is None:
@@ -50,7 +50,7 @@ def samples(exposition: str) -> Iterator[Sample]:
 
 
 def devices_of(found: Iterable[Sample]) -> dict[str, GpuUsage]:
-    """Devices, and parts of devices, by their UUIDs; parts have the number of their instance behind it."""
+    """Return devices and parts of devices by UUID; a part's key ends with its instance number."""
     values: dict[tuple[str, str], dict[str, float]] = {}
     for sample in found:
         key = device_name(sample.labels), model_of(sample.labels)
@@ -60,18 +60,18 @@ def devices_of(found: Iterable[Sample]) -> dict[str, GpuUsage]:
 
 
 def device_name(labels: Mapping[str, str]) -> str:
-    """The name of the device that a line is of."""
+    """Return the name of the device that a line describes."""
     uuid, part = labels.get("UUID") or f"gpu {labels.get('gpu', '?')}", labels.get("GPU_I_ID")
     return f"{uuid}/{part}" if part else uuid
 
 
 def model_of(labels: Mapping[str, str]) -> str:
-    """The model of the device that a line is of."""
+    """Return the model of the device that a line describes."""
     return labels.get("modelName", "").removeprefix("NVIDIA ")
 
 
 def usage_of(name: str, model: str, values: Mapping[str, float]) -> GpuUsage:
-    """The usage of a device by the values of its metrics."""
+    """Return the usage of a device from the values of its metrics."""
     busy = values.get(ENGINE_ACTIVE)
     if busy is None and UTILIZATION in values:
         busy = values[UTILIZATION] / 100

@@ -1,6 +1,6 @@
-"""Reads what a node hands out of its GPUs: whole devices, MIG slices, or time slices; and which resource a grant means.
+"""Reads how a node offers its GPUs: whole devices, MIG slices or time slices; maps grants to resources.
 
-A device of placement is called ``RESOURCE#NUMBER``, so that a grant says what to ask the node for.
+A device of placement is named ``RESOURCE#NUMBER``, so that a grant contains the resource to request from the node.
 """
 
 import re
@@ -18,14 +18,14 @@ WHOLE = (
     "gpu.intel.com/i915",
     "habana.ai/gaudi",
 )
-SHARED = "nvidia.com/gpu.shared"  # the device plugin's name for time slices, where it renames them
-# A GPU of NVIDIA's driver for dynamic resource allocation, by the extended resource of its DeviceClass.
+SHARED = "nvidia.com/gpu.shared"  # the device plugin's name for time slices, if it renames them
+# A GPU of NVIDIA's DRA driver, as the extended resource of its DeviceClass.
 DRA_DRIVER = "gpu.nvidia.com"
 DRA = f"deviceclass.resource.kubernetes.io/{DRA_DRIVER}"
-REPLICAS = "nvidia.com/gpu.replicas"  # label: how many pods share one device, by time slices or MPS
-STRATEGY = "nvidia.com/gpu.sharing-strategy"  # label: which of the two; "none" where devices go whole
-PRODUCT = "nvidia.com/gpu.product"  # label: ends in -MIG-1g.10gb where every device is such a slice
-MIG_SLICES = 7  # compute slices of every GPU that can be partitioned, but for the few that have fewer
+REPLICAS = "nvidia.com/gpu.replicas"  # label: number of pods that share one device, by time slices or MPS
+STRATEGY = "nvidia.com/gpu.sharing-strategy"  # label: time slices or MPS; "none" if devices are not shared
+PRODUCT = "nvidia.com/gpu.product"  # label: ends in -MIG-1g.10gb if every device is such a slice
+MIG_SLICES = 7  # compute slices of a GPU that can be partitioned, except for the few with fewer
 _SLICE = r"([1-7])g\.([0-9]+)gb(?:[.+][a-z.]+)?"
 _MIG = re.compile(rf"nvidia\.com/mig-{_SLICE}")
 _ONLY_SLICES = re.compile(rf".*-MIG-{_SLICE}")
@@ -33,7 +33,7 @@ _ONLY_SLICES = re.compile(rf".*-MIG-{_SLICE}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResource:
-    """A resource name and how many of it a pod asks for."""
+    """A resource name and the number that a pod requests."""
 
     name: str
     count: int
@@ -42,11 +42,11 @@ class DeviceResource:
 def gpus_of(
     offered: Iterable[tuple[str, int]], labels: Mapping[str, str], model: str, memory_bytes: int
 ) -> tuple[Gpu, ...]:
-    """The devices of a node, and the parts of devices, as placement sees them.
+    """Return the devices of a node, and the parts of devices, as placement uses them.
 
     Args:
-        offered: Its extended resources that are devices, with how many of each it has.
-        memory_bytes: Of one whole device; 0 when no label says it.
+        offered: The node's extended resources that are devices, with the number of each.
+        memory_bytes: Memory of one whole device; 0 if no label has it.
     """
     return tuple(
         Gpu(uuid=f"{name}#{number}", model=model, memory_bytes=memory, milli=milli, divisible=False, shared_by=sharing)
@@ -58,13 +58,13 @@ def gpus_of(
 
 
 def resource_of(gpu_uuids: Iterable[str]) -> DeviceResource | None:
-    """Name what to ask a node for that was granted these devices; None for none."""
+    """Return the resource to request from a node for these granted devices; None for no devices."""
     names = [uuid.partition("#")[0] for uuid in gpu_uuids]
     return DeviceResource(name=names[0], count=len(names)) if names else None
 
 
 def whole_resource(offered: Collection[str]) -> str:
-    """Choose which resource to request for whole GPUs, of those that nodes offer; ``nvidia.com/gpu`` if none is."""
+    """Choose the resource to request for whole GPUs among those offered; ``nvidia.com/gpu`` if none is."""
     return next((name for name in (*WHOLE, DRA) if name in offered), WHOLE[0])
 
 
@@ -74,7 +74,7 @@ def is_device(name: str) -> bool:
 
 
 def _sharing(name: str, labels: Mapping[str, str], milli: int) -> Sharing | None:
-    """Tell how whoever has one item is kept apart from others on the same device; None where there are none."""
+    """Return how items of one device are isolated from each other; None if devices are not shared."""
     if milli == WHOLE_MILLI:
         return None
     if labels.get(STRATEGY) == Sharing.MPS:
@@ -85,7 +85,7 @@ def _sharing(name: str, labels: Mapping[str, str], milli: int) -> Sharing | None
 
 
 def _size(name: str, labels: Mapping[str, str], model: str, memory_bytes: int) -> tuple[int, int]:
-    """Thousandths of a device, and bytes of its memory, of one item of a resource."""
+    """Return the thousandths of a device and the bytes of its memory that one item of a resource has."""
     sliced = _MIG.fullmatch(name)
     if sliced is None and name == WHOLE[0]:
         sliced = _ONLY_SLICES.fullmatch(labels.get(PRODUCT, ""))
@@ -94,7 +94,7 @@ def _size(name: str, labels: Mapping[str, str], model: str, memory_bytes: int) -
         return int(sliced[1]) * WHOLE_MILLI // (known.compute if known else MIG_SLICES), int(sliced[2]) * GB
     if name in (SHARED, WHOLE[0]):
         told = labels.get(REPLICAS, "")
-        # Time slices that do not say how many they are share with one other at least.
+        # If the number of time slices is unknown, a device is shared by at least two.
         num = int(told) if told.isdigit() and int(told) > 0 else 2 if name == SHARED else 1
         return max(1, WHOLE_MILLI // num), memory_bytes // num
     return WHOLE_MILLI, memory_bytes

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.endpoint_engines import EndpointEngine
     from fairlead.specs.serving import Serving
-    from fairlead.specs.sweep_engines import SweepEngine
     from fairlead.specs.team import Team
     from fairlead.specs.workload import WorkloadSpec
     from fairlead.state.access_keys import AccessKey
@@ -435,7 +434,7 @@ class LocalCluster:
         return self.store.models(name)
 
     def add_model(self, given: "ModelVersion") -> "tuple[ModelVersion, bool]":
-        """Store a new version, whose content already exists; return it, with False if it was known already."""
+        """Store a new version, whose content already exists, or update the same one that is there."""
         return self.store.add_model(given)
 
     def remove_model(self, version: "ModelVersion") -> None:
@@ -503,10 +502,10 @@ class LocalCluster:
         """Return True: a gateway starts with the first endpoint."""
         return True
 
-    def engine_problem(self, engine: "EndpointEngine | SweepEngine") -> str | None:
+    def engine_problem(self, engine: "EndpointEngine") -> str | None:
         """Return the reason that applies to all engines: they need Kubernetes."""
         return (
-            f"{engine} is a controller of Kubernetes, and the local cluster has none. Remove `engine` to run it "
+            f"{engine} is a controller of Kubernetes, and the local cluster has none. Remove `engine` to serve it "
             "here, or name a cluster that has it with `--context`"
         )
 

@@ -136,7 +136,8 @@ class Endpoints:
 
     def _options(self) -> list[str]:
         """Return the gateway's options for a proxy; none without haproxy, as the gateway proxies itself then."""
-        from fairlead.cluster.local.gateway_proxy import HAPROXY, chosen, haproxy_program  # as there
+        from fairlead.cluster.local.gateway_proxy import chosen, haproxy_program  # as there
+        from fairlead.gateway.proxying.programs import HAPROXY
 
         try:
             if chosen(self._home) == HAPROXY:

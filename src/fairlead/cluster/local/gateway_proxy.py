@@ -1,18 +1,15 @@
 """Reads and stores the choice of the proxy between the gateway and the replicas of this machine."""
 
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local.home import Home
 from fairlead.errors import ClusterError
+from fairlead.gateway.proxying.programs import HAPROXY, PROXIES, PYTHON, find_haproxy
 from fairlead.runtime.podfiles import read_json
 from fairlead.specs.constraints import quote
-
-PYTHON, HAPROXY = "python", "haproxy"
-PROXIES = (PYTHON, HAPROXY)
 
 
 def chosen(home: Home) -> str:
@@ -53,14 +50,13 @@ def haproxy_program() -> Path:
     """
     if sys.platform != "linux":
         raise ClusterError("haproxy is used on Linux only; the gateway passes requests on by itself here.")
-    # Debian installs it outside of a user's PATH.
-    found = shutil.which("haproxy", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+    found = find_haproxy()
     if found is None:
         raise ClusterError(
             "haproxy is not installed: `apt-get install haproxy` brings it, from version 2.6 on; "
             "or `fairlead gateway --proxy python` does without."
         )
-    return Path(found)
+    return found
 
 
 def told(home: Home) -> dict[str, Any] | None:

@@ -47,6 +47,13 @@ class ModelTables:
         )  # fmt: skip
         return self.versions(given.name)[-1]
 
+    def update(self, version: ModelVersion) -> None:
+        """Store the metrics and the objective of a version that is there."""
+        self._db.execute(
+            "UPDATE models SET metrics = ?, objective = ?, goal = ? WHERE name = ? AND version = ?",
+            (json.dumps(dict(version.metrics)), version.objective, version.goal, version.name, version.version),
+        )
+
     def promote(self, name: str, version: int, stage: str) -> None:
         """Give a version a stage, and take it from its previous holder."""
         self._db.execute("UPDATE models SET stage = NULL WHERE name = ? AND stage = ?", (name, stage))

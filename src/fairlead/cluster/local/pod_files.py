@@ -123,6 +123,8 @@ def read_series(pod_dir: Path, attempt: int, offsets: str, *, is_over: bool) -> 
 def _points(line: bytes, attempt: int) -> list[tuple[str, Point]]:
     try:
         at, step, values = json.loads(line)
+        if isinstance(step, bool):
+            return []
         at, step = float(at), None if step is None else int(step)
         return [
             (str(name), Point(at=at, step=step, value=float(value), attempt=attempt)) for name, value in values.items()
@@ -200,8 +202,8 @@ def _drift(value: object) -> DriftSeen | None:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

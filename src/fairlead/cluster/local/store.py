@@ -39,7 +39,7 @@ from fairlead.cluster.local.tables import (
     training_of,
     workload_of,
 )
-from fairlead.cluster.model_versions import is_same
+from fairlead.cluster.model_versions import is_same, updated
 from fairlead.cluster.port import EventRecord, Spec
 from fairlead.cluster.records import dump, load, load_all
 from fairlead.cluster.selection import Selection
@@ -823,11 +823,12 @@ class Store:
 
     @_in_the_room_there_is
     def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
-        """Store a new version of a model under the next number; or return that of equal content and origin, False."""
+        """Store a new version of a model under the next number; or update that of equal content and origin, False."""
         with self._transaction():
             for each in self._models.versions(given.name):
                 if is_same(each, given):
-                    return each, False
+                    self._models.update(known := updated(each, given))
+                    return known, False
             return self._models.add(given), True
 
     @_in_the_room_there_is

@@ -148,6 +148,7 @@ class FleetJournal:
 
         Raises:
             NotFound: No run has that name.
+            Conflict: The newest run of that name has ended.
         """
         run = self.find(name)
         if run.stage is Stage.ENDED:

@@ -3,7 +3,8 @@
 Each spec whose replicas would differ from the existing ones is a revision. A new one takes over replica by replica as
 its own become ready. One that does not become ready in time is removed, and the previous one stays. With a canary it
 first gets a slice of the requests, and takes over or is removed by comparison with an equal slice of the old one's; the
-counts are kept here, so that the next pass continues with them.
+counts are kept here, so that the next pass continues with them. If no replica of the old one is ready, requests wait
+for it while it starts; if it does not come, the new one answers alone, judged by its own failures.
 """
 
 import math
@@ -17,7 +18,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import advance, child_name, submit
 from fairlead.policy.kinds.record import Family, ParentKind
-from fairlead.policy.serving.canary import Comparison, Judgement, Verdict, judge_canary, step_at
+from fairlead.policy.serving.canary import Comparison, Judgement, Verdict, fails_mostly, judge_canary, step_at
 from fairlead.policy.serving.metric_scaling import ASK_S, unmeasured
 from fairlead.policy.serving.replica_count import asleep_at, wanted_replicas
 from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, Step, canary_step, next_step
@@ -45,6 +46,8 @@ MANY_FAILURES = 3
 MOST_GATEWAYS = 9
 # The interval at which the counts of a trial are evaluated.
 LOOK_S = 1.0
+# The seconds for which requests wait for the old revision during a trial, beside twice its usual time to start.
+FIRST_WAIT_S = 10.0
 # The interval for endpoints that scale by latency, and its duration after a request.
 SCALE_S, LOOK_BACK_S = 10.0, 900.0
 
@@ -93,16 +96,30 @@ class GatewayCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Requests that a revision answered, and the part of them that failed."""
+
+    requests: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """The canary trial of the target revision.
 
     Attributes:
         name: Its unique name, as passed to the gateway.
         old: The number of the revision it is compared with.
+        began_at: When it began; later by the time for which the endpoint slept since.
         rules: The rules with which it began; other rules begin another trial.
         step: The current step, from 0.
         gateways: Counts of the gateways heard last.
         banked: The sum of counts of earlier ones.
+        asleep_since: Since when the endpoint sleeps; None while it does not.
+        uncompared_since: Since when no replica of the old revision is ready although one should be; None while one is.
+        answers_alone: Whether the new revision gets all requests, as the old one does not come.
+        alone: The answers of the new revision during such times.
+        told: All answers of the new revision, as of the last evaluation.
     """
 
     name: str
@@ -112,6 +129,11 @@ class Trial:
     step: int = 0
     gateways: tuple[GatewayCounts, ...] = ()
     banked: tuple[Comparison, ...] = ()
+    asleep_since: float | None = None
+    uncompared_since: float | None = None
+    answers_alone: bool = False
+    alone: Answers = Answers()
+    told: Answers = Answers()
 
     @property
     def seen(self) -> dict[str, Comparison]:
@@ -191,24 +213,27 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     replicas = replicas_of(detail, family)
     detail = _note_ready(spec, detail, replicas, now)
     detail, gave_up = _give_up(serving, detail, family, now)
-    detail, tried = _try(spec, detail, family, now)
+    detail, tried = _try(spec, detail, replicas, family, now)
     detail = _note_replaced(detail, replicas)
     detail, returns = _return_to_spot(spec, detail, replicas, family, now)
     target = detail.revision(detail.target)
     assert target is not None, "the revision that is asked for is kept"
+    compared = detail.revision(_compared_with(spec, detail))
+    # An endpoint whose new revision is on trial sleeps as it would without.
+    shown = target if detail.canary is None else compared or target
     wanted = wanted_replicas(
-        spec, family.demand, target.ready_at, before.wanted, now, family.share, family.measurement
+        spec, family.demand, shown.ready_at, before.wanted, now, family.share, family.measurement
     )  # fmt: skip
-    if target.ready_at is None or detail.canary is not None:
-        # A new revision needs one replica to show that it can serve.
-        wanted_now = max(wanted, 1)
-    else:
-        wanted_now = wanted
+    # A new revision needs one replica to show that it can serve.
+    wanted_now = max(wanted, 1) if target.ready_at is None else wanted
     step = _step(spec, detail, _marked(spec, detail, replicas, wanted_now), wanted_now)
+    if detail.canary is None and compared is not None:
+        needs = wanted_replicas(spec, family.demand, compared.ready_at, before.wanted, now, family.share)
+        step = _with_compared(step, replicas, compared.number, wanted_now + spec.rollout.max_surge, needs)
     going = tuple(each for each in detail.going if each.name in family.children)
     going += tuple(Going(name=name, since=now) for name in step.go)
     gone = {each.name for each in going}
-    old = detail.revision(None if detail.canary is None else detail.canary.old) or target
+    old = compared or target
     stay = [each for each in replicas if each.name not in step.go]
     to_come = [(target, tier) for tier in _tiers_to_come(spec, stay, target, wanted_now, step.come)]
     to_come += [(old, tier) for tier in _tiers_to_come(spec, stay, old, wanted_now, step.come_old)]
@@ -252,7 +277,7 @@ def _judge_at_engine(serving: Workload[Serving], engine: EndpointEngine, family:
     target = detail.revision(detail.target)
     assert target is not None, "the revision that is asked for is kept"
     if there is not None and there.ready and there.given == target.name and target.ready_at is None:
-        detail = _show_ready(spec, detail, detail.serving is not None, now)
+        detail = _show_ready(spec, detail, now)
     detail, gave_up = _give_up(serving, detail, family, now)
     detail, tried = _weigh(spec, detail, now)
     ready = 0 if there is None else there.replicas
@@ -378,7 +403,7 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
         times.append(detail.return_at)
     if detail.returning is not None:
         times.append(detail.returning.since + spec.ready_within_s)
-    if detail.canary is not None and spec.canary is not None and spec.engine is None:
+    if detail.canary is not None and detail.wanted and spec.canary is not None and spec.engine is None:
         # New counts of the gateway trigger no pass.
         times += [now + LOOK_S, detail.canary.began_at + spec.canary.within_s]
     if spec.most_replicas is not None and (change := next_change(spec.scale.schedule, now)) is not None:
@@ -394,14 +419,23 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
     if target is not None and family.demand is not None and spec.most_replicas is not None and detail.wanted:
         if detail.wanted > max(1, spec.replicas):
             times.append(now + 1.0)
-        times.append(asleep_at(spec, family.demand, target.ready_at, detail.wanted))
+        shown = target if detail.canary is None else detail.revision(detail.canary.old) or target
+        times.append(asleep_at(spec, family.demand, shown.ready_at, detail.wanted))
     return min((at for at in times if at > now), default=None)
 
 
 def progress(serving: Workload[Serving]) -> str:
     """Return how many replicas are ready, of how many."""
+    ready, wanted = replica_counts(serving)
+    return f"{ready}/{wanted} ready"
+
+
+def replica_counts(serving: Workload[Serving]) -> tuple[int, int]:
+    """Return how many replicas are ready and how many are wanted; none of one that is stopped or suspended."""
     detail = detail_of(serving)
-    return f"{detail.ready}/{detail.wanted} ready"
+    if serving.intent is not Intent.RUN or serving.status.phase.is_final:
+        return 0, 0
+    return detail.ready, detail.wanted
 
 
 def detail_of(serving: Workload[Serving]) -> ServingDetail:
@@ -511,7 +545,7 @@ def _replica(text: str) -> object:
 def _count_anew(detail: ServingDetail, now: float) -> ServingDetail:
     """Restart the time limits of an unproven revision if the endpoint was halted meanwhile."""
     if detail.canary is not None:
-        detail = replace(detail, canary=replace(detail.canary, began_at=now))
+        detail = replace(detail, canary=replace(detail.canary, began_at=now, uncompared_since=None))
     waits = detail.revision(detail.target)
     if waits is None or waits.ready_at is not None:
         return detail
@@ -522,14 +556,14 @@ def _count_anew(detail: ServingDetail, now: float) -> ServingDetail:
 def _note_ready(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], now: float) -> ServingDetail:
     """Make the target the serving revision once a replica of it is ready; start its trial if it is unproven.
 
-    A revision that has served before takes over at once, as does one without an old one to compare with.
+    A revision that has served before takes over at once, as does the first.
     """
     target = detail.revision(detail.target)
     if target is None or target.ready_at is not None:
         return detail
     if not any(each.ready and each.revision == target.number for each in replicas):
         return detail
-    return _show_ready(spec, detail, any(each.ready and each.revision == detail.serving for each in replicas), now)
+    return _show_ready(spec, detail, now)
 
 
 def _note_replaced(detail: ServingDetail, replicas: list[ReplicaState]) -> ServingDetail:
@@ -539,29 +573,46 @@ def _note_replaced(detail: ServingDetail, replicas: list[ReplicaState]) -> Servi
     return replace(detail, replaced=0) if detail.replaced and is_over else detail
 
 
-def _show_ready(spec: Serving, detail: ServingDetail, serves: bool, now: float) -> ServingDetail:
-    """Mark the target as ready for the first time.
-
-    Args:
-        serves: Whether the revision that served last can be compared with.
-    """
+def _show_ready(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
+    """Mark the target as ready for the first time."""
     target, old = detail.revision(detail.target), detail.serving
     assert target is not None
     is_tried = is_to_be_tried(spec, detail)
     revisions = tuple(replace(each, ready_at=now) if each is target else each for each in detail.revisions)
     detail = replace(detail, revisions=revisions)
-    if not is_tried or old is None or not serves:
+    if not is_tried or old is None:
         return _take_over(detail, now)
     trial = Trial(name=f"{target.name}@{now:.3f}", old=old, began_at=now, rules=str(spec.canary))
     return replace(detail, canary=trial)
 
 
 def is_to_be_tried(spec: Serving, detail: ServingDetail) -> bool:
-    """Return whether the target first gets a part of the requests, if the serving revision has replicas by then."""
+    """Return whether the target first gets a part of the requests, beside the revision that serves."""
     target = detail.revision(detail.target)
     if spec.canary is None or target is None or detail.serving in (None, target.number):
         return False
     return target.ready_at is None and target.served_at is None
+
+
+def _compared_with(spec: Serving, detail: ServingDetail) -> int | None:
+    """Return the number of the revision that the target is compared with, now or once it is ready."""
+    if detail.canary is not None:
+        return detail.canary.old
+    return detail.serving if is_to_be_tried(spec, detail) else None
+
+
+def _with_compared(step: Step, replicas: list[ReplicaState], old: int, most: int, needs: int) -> Step:
+    """Add a replica of a revision to compare with, if an endpoint that only had that one would need any now.
+
+    It is missing if the endpoint slept when the new revision was requested; both become ready at about the same time.
+
+    Args:
+        most: The number of replicas that may exist.
+        needs: The number that the endpoint would need.
+    """
+    there = sum(not each.leaving for each in replicas) - len(step.go) + step.come
+    has_any = any(each.revision == old and not each.leaving for each in replicas)
+    return step if has_any or not needs or there >= most else replace(step, come_old=1)
 
 
 def _take_over(detail: ServingDetail, now: float) -> ServingDetail:
@@ -573,7 +624,9 @@ def _take_over(detail: ServingDetail, now: float) -> ServingDetail:
     return replace(detail, revisions=revisions, serving=detail.target, canary=None)
 
 
-def _try(spec: Serving, detail: ServingDetail, family: Family, now: float) -> tuple[ServingDetail, Event | None]:
+def _try(
+    spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], family: Family, now: float
+) -> tuple[ServingDetail, Event | None]:
     """Update a trial by new counts: it advances a step, or ends."""
     trial, target = detail.canary, detail.revision(detail.target)
     old = detail.revision(None if trial is None else trial.old)
@@ -584,7 +637,8 @@ def _try(spec: Serving, detail: ServingDetail, family: Family, now: float) -> tu
         return _take_over(detail, now), Event(type="CanaryPromoted", reason=reason)
     if trial.rules != str(spec.canary):
         trial = Trial(name=f"{target.name}@{now:.3f}", old=trial.old, began_at=now, rules=str(spec.canary))
-    trial = _counted(trial, spec, family)
+    was_alone = trial.answers_alone
+    trial = _watched(spec, _counted(trial, spec, family), detail, replicas, family, now)
     found = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
     num_pairs = max((each.pairs for each in trial.seen.values()), default=0)
     why = _against(spec, found, trial, target, old, family, now)
@@ -603,7 +657,64 @@ def _try(spec: Serving, detail: ServingDetail, family: Family, now: float) -> tu
         reason = Reason(code=Code.SERVING, message=f"{message} and takes over")
         return _take_over(detail, now), Event(type="CanaryPromoted", reason=reason)
     step = max(trial.step, step_at(len(spec.canary.steps), found.evidence))
-    return replace(detail, canary=replace(trial, step=min(step, len(spec.canary.steps) - 1))), None
+    trial = replace(trial, step=min(step, len(spec.canary.steps) - 1))
+    since = trial.uncompared_since
+    if since is not None and now >= since + spec.ready_within_s:
+        message = f"none of {old.name} was ready within {format_duration(spec.ready_within_s)} to compare"
+        message += f" {target.name} with, which takes over uncompared: it failed {trial.alone.errors} of"
+        message += f" {plural(trial.alone.requests, 'request')} alone"
+        reason = Reason(code=Code.SERVING, message=message)
+        return _take_over(replace(detail, canary=trial), now), Event(type="CanaryUncompared", reason=reason)
+    detail = replace(detail, canary=trial)
+    if trial.answers_alone and not was_alone:
+        message = f"{target.name} answers all requests, as none of {old.name} is ready to compare it with"
+        return detail, Event(type="CanaryAlone", reason=Reason(code=Code.ROLLING_OUT, message=message))
+    return detail, None
+
+
+def _watched(
+    spec: Serving, trial: Trial, detail: ServingDetail, replicas: list[ReplicaState], family: Family, now: float
+) -> Trial:
+    """Return the trial with the state of the old revision: whether it is ready, and if it is not, for how long."""
+    traffic = () if family.demand is None else family.demand.revisions
+    mine = [each for each in traffic if each.name == f"r{detail.target}"]
+    told = Answers(requests=sum(each.requests for each in mine), errors=sum(each.errors for each in mine))
+    if trial.answers_alone:
+        # A gateway that was restarted counts from zero again.
+        requests, errors = max(0, told.requests - trial.told.requests), max(0, told.errors - trial.told.errors)
+        alone = Answers(requests=trial.alone.requests + requests, errors=trial.alone.errors + min(errors, requests))
+        trial = replace(trial, alone=alone)
+    trial = replace(trial, told=told)
+    is_compared = any(each.ready and each.revision == trial.old for each in replicas)
+    if not detail.wanted or is_compared:
+        trial = replace(trial, uncompared_since=None, answers_alone=False)
+    if not detail.wanted:
+        return replace(trial, asleep_since=now if trial.asleep_since is None else trial.asleep_since)
+    if trial.asleep_since is not None:
+        trial = replace(trial, began_at=trial.began_at + now - trial.asleep_since, asleep_since=None)
+    if is_compared:
+        return trial
+    since = now if trial.uncompared_since is None else trial.uncompared_since
+    is_alone = trial.answers_alone or not _comes(spec, trial, detail, replicas, family, now - since)
+    return replace(trial, uncompared_since=since, answers_alone=is_alone)
+
+
+def _comes(
+    spec: Serving, trial: Trial, detail: ServingDetail, replicas: list[ReplicaState], family: Family, passed_s: float
+) -> bool:
+    """Return whether a replica of the old revision is expected to be ready soon, so that requests wait for it.
+
+    Args:
+        passed_s: For how long none has been ready.
+    """
+    old = detail.revision(trial.old)
+    start_s = 0.0 if old is None or old.ready_at is None else max(0.0, old.ready_at - old.created_at)
+    if passed_s >= min(spec.ready_within_s, FIRST_WAIT_S + 2 * start_s):
+        return False
+    there = [each for each in replicas if each.revision == trial.old and not each.leaving]
+    return not there or any(
+        not each.waits and family.children[each.name].status.disruptions < MANY_FAILURES for each in there
+    )
 
 
 def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
@@ -641,6 +752,11 @@ def _against(
     for child in _children(target, family):
         if child.status.disruptions >= MANY_FAILURES:
             return f"{child.spec.name} is {_state(child)}"
+    if fails_mostly(trial.alone.requests, trial.alone.errors, canary.confidence):
+        return (
+            f"it failed {trial.alone.errors} of {plural(trial.alone.requests, 'request')} that it answered while none "
+            f"of {old.name} was ready"
+        )
     if found.verdict is Verdict.ROLL_BACK:
         said = {
             "failed": "failed",
@@ -655,7 +771,8 @@ def _against(
         ]
         return "; ".join(told)
     asked = "; more of its evidence is there with larger `canary.steps` or margins, or a longer `canary.within`"
-    if found.verdict is Verdict.UNDECIDED or now >= trial.began_at + canary.within_s:
+    is_late = trial.asleep_since is None and now >= trial.began_at + canary.within_s
+    if found.verdict is Verdict.UNDECIDED or is_late:
         num_pairs = max((each.pairs for each in trial.seen.values()), default=0)
         after = plural(num_pairs, "pair") + " of requests"
         if found.verdict is not Verdict.UNDECIDED:
@@ -913,6 +1030,8 @@ def _say(
     old = [each for each in replicas if each.revision != target.number and each.ready]
     num_ready = sum(each.ready for each in new)
     if not detail.wanted and target.ready_at is not None:
+        if detail.canary is not None:
+            aside = f"; {target.name} is a canary, compared with r{detail.canary.old} when requests come{aside}"
         if (by := serving.spec.scale.by) is not None:
             return Reason(code=Code.ASLEEP, message=f"asleep, as its {AUTOSCALERS[by]} has it{aside}")
         idle = format_duration(serving.spec.scale.idle_s)
@@ -939,6 +1058,9 @@ def _say_trial(spec: Serving, trial: Trial, target: Revision, num_new: int, num_
     said = f"{target.name} is a canary with {copies}{share_of_canary(spec, trial):.1%} of the requests"
     said += f"; {plural(num_pairs, 'pair')} compared with r{trial.old}, {found.evidence:.0%} of the evidence is there"
     there = f"{num_new} of {target.name} and {num_old} of r{trial.old} are ready"
+    if not num_old:
+        alone = f", and {target.name} answers all requests"
+        there += alone if trial.answers_alone else f": requests wait for r{trial.old}"
     return Reason(code=Code.ROLLING_OUT, message=f"{said}; {there}")
 
 

@@ -38,7 +38,8 @@ class DriftCycle:
     Attributes:
         run: The number of the run that trained it, from whose end rows count; 0 before the first.
         is_new: Whether that run made a model; a failed one left the previous model.
-        begin: The offset in bytes from which rows count; None until the check has reported where the file ended.
+        begin: The offset in bytes from which rows count; None until the check has reported where the file ended. It is
+            the default since an API server stores no null.
         fresh: The mean loss of a fresh model as known before these rows; None if unknown.
         fresh_now: The same, including these rows.
         acted_on: The hash of the files at the last submission, so that the same files trigger no other.
@@ -46,7 +47,7 @@ class DriftCycle:
 
     run: int = 0
     is_new: bool = True
-    begin: int | None = 0
+    begin: int | None = None
     fresh: float | None = None
     fresh_now: float | None = None
     acted_on: str = ""
@@ -66,7 +67,7 @@ class StandingDetail:
     handled_until: float
     number: int = 0
     content: str = ""
-    drift: DriftCycle = field(default_factory=DriftCycle)
+    drift: DriftCycle = field(default_factory=lambda: DriftCycle(begin=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail 
         # It watches what an earlier spec named, so its findings do not apply to this one.
         orders += () if watch.intent is Intent.DELETE else (ChildIntent(uid=watch.uid, intent=Intent.DELETE),)
         # Nor do runs that it triggered: the file is judged again as a whole.
-        watch, detail = None, replace(detail, content="", drift=DriftCycle(run=detail.number))
+        watch, detail = None, replace(detail, content="", drift=DriftCycle(run=detail.number, begin=0))
     elif watch is None and wanted is not None:
         new = (submit(pipeline, WATCH, wanted),)
     elif watch is not None and watch.status.phase is Phase.FAILED:

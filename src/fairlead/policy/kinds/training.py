@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.policy.disruption.node_reclaims import reclaim
 from fairlead.policy.kinds import checkpoint_health as checkpoints
-from fairlead.policy.kinds import hangs, idleness
+from fairlead.policy.kinds import hangs, idleness, unconfirmed_ends
 from fairlead.policy.kinds.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.kinds.engines import hand_over, tell_wait
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
@@ -45,7 +45,7 @@ def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: fl
         return _after_the_end(workload, live, snapshot, now)
     if phase is Phase.STOPPING:
         if live:
-            return _keep_stopping(workload, live)
+            return _keep_stopping(workload, live) or unconfirmed_ends.tell(workload, live, now)
         if not _is_placed_again(workload, pods):
             return _settle(workload, pods, now)
     if intent is not Intent.RUN:
@@ -64,10 +64,13 @@ def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: fl
     if phase is Phase.SUSPENDED:
         return requeue(workload, Code.RESUMED, "resumed; waits to be placed", now)
     if phase is Phase.RESTARTING and live:
-        return terminate(workload, live, _teardown_s(workload, workload.status.reason))
+        unsaid = terminate(workload, live, _teardown_s(workload, workload.status.reason))
+        return unsaid or unconfirmed_ends.tell(workload, live, now)
     if workload.spec.engine is not None and not live:
         return hand_over(workload, snapshot, now)
-    return _tell_hang(workload, pods) if phase is Phase.RESTARTING else None
+    if phase is Phase.RESTARTING:
+        return unconfirmed_ends.tell(workload, live, now) or _tell_hang(workload, pods)
+    return None
 
 
 def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:

@@ -14,6 +14,8 @@ of constant bets depends on how often each D occurred and not on their order, so
 - It is *promoted* once the wealth of betting on D < margin has reached 1 / (1 - confidence) for every criterion: one
   that is worse by its margin or more in any of them is promoted with probability 1 - confidence at most.
 - If neither is reached after ``MOST_PAIRS``, the old revision stays.
+
+If the old revision cannot be compared with, ``fails_mostly`` judges the new one alone.
 """
 
 import math
@@ -94,6 +96,16 @@ def judge_canary(seen: Mapping[str, Comparison], margins: Mapping[str, float], c
     else:
         verdict = Verdict.GO_ON
     return Judgement(verdict=verdict, blamed=blamed, evidence=evidence)
+
+
+def fails_mostly(requests: int, errors: int, confidence: float) -> bool:
+    """Return whether there is evidence that a revision fails more than half of its requests, without a comparison.
+
+    One that fails half of them or fewer is found to at any time with probability 1 - confidence at most.
+    """
+    # As if compared with one that fails exactly those that it does not.
+    seen = Comparison(name="failed", pairs=requests, worse=errors, better=requests - errors)
+    return log_wealth(seen, 0.0, above=True) >= math.log(1.0 / (1.0 - confidence))
 
 
 def log_wealth(seen: Comparison, bound: float, *, above: bool) -> float:

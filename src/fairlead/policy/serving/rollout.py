@@ -103,8 +103,11 @@ def canary_step(
 
     It has its share of the replicas, at least one; the old revision keeps the wanted number, as far as the surge
     allows, and at least one. So the canary can be removed at any time, although the others need not carry its requests
-    meanwhile. A shadow takes no requests from the old revision, and none of its replicas.
+    meanwhile. A shadow takes no requests from the old revision, and none of its replicas. If none is wanted, the
+    endpoint sleeps.
     """
+    if not wanted:
+        return Step(go=tuple(each.name for each in replicas if not each.leaving))
     num_new = min(wanted, max(1, math.ceil(share * wanted - 1e-9)))
     if is_shadow:
         num_new = min(num_new, max(1, max_surge))

@@ -156,9 +156,11 @@ def _shares(spec: Serving, detail: ServingDetail, serving: Mapping[int, Sequence
 
     A canary gets its share, and an equal share of the old revision is compared with it: on dedicated replicas, as many
     as the canary has, if the old revision has more than these; else on all of them. A shadow gets copies of the
-    requests of that share.
+    requests of that share. Without a ready replica of the old revision requests wait for one, unless none comes.
     """
     trial = detail.canary
+    if trial is not None and spec.canary is not None and not serving.get(trial.old) and not trial.answers_alone:
+        return []
     if trial is None or spec.canary is None or not (serving.get(detail.target) and serving.get(trial.old)):
         return [_share(number, len(found), found) for number, found in sorted(serving.items())]
     new, old = serving[detail.target], serving[trial.old]

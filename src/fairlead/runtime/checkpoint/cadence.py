@@ -1,8 +1,8 @@
-"""Decides when a save begins, and when the training waits for one, so that a kill costs no more than the interval.
+"""Decides when a save begins and when training waits for one, so that a kill costs at most the interval.
 
-A save in the background counts only at its end, so a kill in the middle of it falls back to the save before. Two rules
-keep the loss at the interval: a save begins early, by the time that the last one took, and the training goes no
-further while the newest complete checkpoint is an interval old. docs/decisions/0003 has the reasoning.
+A background save is usable only once it is complete, so a kill during the save falls back to the previous one. Two
+rules keep the loss within the interval: a save begins early, by the time that the last one took, and training stops
+while the newest complete checkpoint is one interval old. docs/decisions/0003 has the reasoning.
 """
 
 import math
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from fairlead.runtime.save_interval import Interval
 
 MARGIN = 1.25
-"""The next save may take this much longer than the last before the training has to wait for it."""
+"""Factor by which the next save may exceed the last before training has to wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A state of the training: its completed steps, and the seconds it had trained by then, waiting not counted."""
+    """A state of the training: its completed steps, and its seconds of training by then, waiting excluded."""
 
     step: int
     at: float
 
 
 class Periodic:
-    """Decides when a save into memory begins: so long, or so many steps, after the one before of any kind."""
+    """Decides when a save into memory begins: a set time or number of steps after the previous save of any kind."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Periodic:
         self._begun = Point(step=step, at=clock())
 
     def due(self, step: int) -> bool:
-        """Return whether a save should begin after this step; never again for one that was saved."""
+        """Return whether a save should begin after this step; False for a step that was already saved."""
         if self._every_steps is not None:
             return step - self._begun.step >= self._every_steps
         return (
@@ -49,15 +49,15 @@ class Periodic:
         )
 
     def begin(self, step: int) -> None:
-        """A save of this step begins, into memory or onto the disk."""
+        """Record that a save of this step begins, into memory or to disk."""
         self._begun = Point(step=step, at=self._clock())
 
 
 class Cadence:
-    """The rhythm of one rank's saves.
+    """The schedule of one rank's saves.
 
-    Every rank keeps one, and only the opinion of rank 0 on ``due`` and ``over`` counts, told to the others in the
-    exchange. ``at_limit`` is the same on all ranks, because it changes only by what all of them know.
+    Every rank keeps one. Only rank 0's values of ``due`` and ``over`` count; the exchange passes them to the others.
+    ``at_limit`` is the same on all ranks, because it changes only with facts that all of them know.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Cadence:
         self._waited_s = 0.0
         start = Point(step=step, at=clock())
         self._begun = start
-        # Written by the thread that saves, read by the training's: always replaced whole.
+        # Written by the saving thread and read by the training thread, so it is always replaced as a whole.
         self._kept = start
         self._save_s: float | None = None
         self._blocked_s = 0.0
@@ -94,43 +94,43 @@ class Cadence:
         return False
 
     def over(self, step: int, *, gap: int = 1) -> bool:
-        """Return whether a kill before this is asked again, ``gap`` steps later, would cost more than the interval."""
+        """Return whether a kill before the next check, ``gap`` steps later, would cost more than the interval."""
         if self._every_steps is not None:
             return step - self._kept.step >= self._every_steps
         if self._every_s is not None:
             return self._trained_s() - self._kept.at + gap * self._step_s(step) > self._every_s
         if self._interval is not None and self._interval.is_measured:
-            # Nothing was promised but what costs least, so the training waits only for a save that is far too slow.
+            # An automatic interval promises only the lowest cost, so training waits only for a save that is far too
+            # slow.
             return self._trained_s() - self._kept.at > self.promised_s + gap * self._step_s(step)
         return False
 
     @property
     def promised_s(self) -> float:
-        """The age that the newest complete checkpoint reaches at most where the interval is chosen."""
+        """Greatest age in seconds of the newest complete checkpoint when the interval is chosen automatically."""
         assert self._interval is not None
         return 2 * self._interval.seconds + MARGIN * self._interval.written_s
 
     def at_limit(self, step: int) -> bool:
-        """Return whether the ranks have to ask each other at this step, because they may not go on without a newer
-        save."""
+        """Return whether the ranks must exchange at this step, as they may not continue without a newer save."""
         return self._limit is not None and step >= self._limit
 
     def begin(self, step: int) -> None:
-        """A save of this step begins."""
+        """Record that a save of this step begins."""
         self._begun = Point(step=step, at=self._trained_s())
 
     def end(self, *, seconds: float, blocked_s: float) -> None:
-        """The save that began last is over. A failure counts too: trying again at each step would stop the training."""
+        """Record the end of the last save. A failed one counts too: retrying at each step would stop the training."""
         self._kept = self._begun
         self._save_s, self._blocked_s = seconds, blocked_s
 
     def agree(self) -> None:
-        """All ranks know that no save is under way."""
+        """Record that all ranks know that no save is in progress."""
         if self._every_steps is not None:
             self._limit = self._kept.step + self._every_steps
 
     def waited(self, seconds: float) -> None:
-        """The training stood still for a save; nothing of that can be lost, and it is no part of its steps' time."""
+        """Record that training paused for a save; the pause cannot be lost, and is not part of the step time."""
         self._waited_s += seconds
 
     def _trained_s(self) -> float:
@@ -141,13 +141,13 @@ class Cadence:
         return (self._trained_s() - self._begun.at) / steps if steps > 0 else 0.0
 
     def _lead_s(self, every_s: float) -> float:
-        """Return how long before the end of the interval the save begins; 0 to wait for it.
+        """Return how many seconds before the end of the interval the save begins; 0 if training waits for it.
 
-        With b the part of a save that always blocks, d the rest, I the interval and x the lead, the training stands
-        still for the share (max(0, d - x) + b) / (I - x). That is least at x = d when d + b < I, and at x = 0 when not.
+        Let b be the part of a save that always blocks, d the rest, I the interval and x the lead. Training is paused
+        for the share (max(0, d - x) + b) / (I - x), which is least at x = d if d + b < I, and at x = 0 otherwise.
         """
         if self._save_s is None:
-            # Nothing is known yet. Half the interval hides the longest save that could be hidden at all times.
+            # No save was measured yet. Half the interval hides the longest save that can always be hidden.
             return every_s / 2
         lead_s = MARGIN * max(self._save_s - self._blocked_s, 0.0)
         return lead_s if lead_s + self._blocked_s < every_s else 0.0

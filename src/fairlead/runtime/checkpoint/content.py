@@ -1,7 +1,8 @@
-"""The content of a checkpoint, as phases that every rank goes through together.
+"""The content of a checkpoint, as phases that all ranks execute together.
 
-Between two phases the ranks tell each other how it went, so a phase may use collectives: all ranks come to it, or none.
-Two forms: objects of the program (modules, optimizers, anything with ``state_dict``), or files that the program writes.
+Between two phases the ranks exchange their outcomes, so a phase may use collectives: either all ranks reach it or none
+does. There are two forms: objects of the program (modules, optimizers, anything with ``state_dict``), or files that the
+program writes.
 """
 
 import pickle
@@ -24,27 +25,27 @@ class Content(Protocol):
     """The state of one rank."""
 
     num_bytes: int
-    """About how much of the newest snapshot this rank writes."""
+    """Approximate bytes of the newest snapshot that this rank writes."""
 
     def describe(self) -> dict[str, Any]:
-        """Describe what loading needs to know; plain JSON, the same on all ranks."""
+        """Return the facts that loading needs, as plain JSON, the same on all ranks."""
         ...
 
     def snapshot(self, directory: Path, *, asynchronous: bool) -> Sequence[Phase]:
-        """The phases that write the state as it is now.
+        """Return the phases that write the current state.
 
-        With ``asynchronous`` they run in another thread while the program goes on changing the state; without, the
-        caller runs them before anything changes. May write to the workplace itself.
+        With ``asynchronous`` they run in another thread while the program continues to change the state; without it,
+        the caller runs them before the state changes. This method may itself write to the workplace.
         """
         ...
 
     def loading(self, manifest: Manifest) -> Sequence[Phase]:
-        """The phases that read a verified checkpoint into the state."""
+        """Return the phases that read a verified checkpoint into the state."""
         ...
 
 
 def write_random_state(rank: int) -> Phase:
-    """A phase that writes the random generators as they are now."""
+    """Return a phase that writes the current state of the random generators."""
     data = pickle.dumps(randomness.capture())
 
     def write(directory: Path) -> None:
@@ -56,7 +57,7 @@ def write_random_state(rank: int) -> Phase:
 
 
 def read_random_state(rank: int) -> Phase:
-    """The phase that puts them back. A rank that did not exist then keeps its own."""
+    """Return the phase that restores the random generators. A rank that the save did not have keeps its own."""
 
     def read(directory: Path) -> None:
         path = directory / rank_directory(rank) / "random.pickle"
@@ -68,9 +69,9 @@ def read_random_state(rank: int) -> Phase:
 
 
 class Files:
-    """State that the program writes into a directory, and reads from it, itself. Each rank has its own directory.
+    """State that the program itself writes into a directory and reads from it. Each rank has its own directory.
 
-    Only of an elastic gang, whose spec says that the program runs with any number of ranks, the number may change.
+    The number of ranks may change only in an elastic gang, whose spec states that the program runs with any number.
     """
 
     def __init__(self, rank: int, world_size: int, load: Callable[[Path], object], *, elastic: bool = False) -> None:
@@ -89,7 +90,7 @@ class Files:
         own = directory / rank_directory(self._rank) / "files"
         own.mkdir(parents=True)
         assert self.save is not None
-        # At once: only the program knows its state, and it changes it in the next step.
+        # Called immediately: only the program knows its state, and it changes the state in the next step.
         self.save(own)
         self.num_bytes = sum(path.stat().st_size for path in files_below(own).values())
         return [write_random_state(self._rank)]
@@ -111,8 +112,8 @@ class Files:
 class Objects:
     """State held by objects of the program.
 
-    Modules, their optimizers, and whatever holds sharded tensors are saved once for all ranks and loaded into any
-    number of ranks. Everything else is saved by each rank for itself.
+    Modules, their optimizers and all other holders of sharded tensors are saved once for all ranks and can be loaded
+    into any number of ranks. Everything else is saved by each rank separately.
     """
 
     def __init__(
@@ -122,12 +123,12 @@ class Objects:
 
         Args:
             rank: This rank.
-            world_size: How many there are.
+            world_size: The number of ranks.
             state: Objects by name; the names are part of the checkpoint.
-            channel: Opens, collectively, the channel that saving uses.
+            channel: Opens the channel that saving uses; a collective call.
 
         Raises:
-            Misuse: An object has neither ``state_dict`` and ``load_state_dict`` nor is it a dictionary.
+            Misuse: An object is not a dictionary and does not have both ``state_dict`` and ``load_state_dict``.
         """
         self._rank = rank
         self._own = {name: value for name, value in state.items() if value is not None}
@@ -139,7 +140,7 @@ class Objects:
                 )
         self.num_bytes = 0
         self._tensors: Tensors | None = None
-        # A program without torch must never load it.
+        # A program that does not use torch must not load it.
         if "torch" in sys.modules:
             from fairlead.runtime.checkpoint import tensors
 
@@ -212,7 +213,11 @@ class Objects:
 
 
 def expect_form(manifest: Manifest, form: str) -> None:
-    """Refuse a checkpoint of the other form."""
+    """Refuse a checkpoint of the other form.
+
+    Raises:
+        CheckpointMismatch: The checkpoint has another form.
+    """
     given = manifest.content.get("form")
     if given != form:
         raise CheckpointMismatch(f"it was saved as {given} and run.resume() was given {form}")

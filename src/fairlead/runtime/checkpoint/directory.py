@@ -1,4 +1,4 @@
-"""A store in a directory, and the choice between that and an object store."""
+"""A checkpoint store in a directory, and the choice between it and an object store."""
 
 import errno
 import os
@@ -15,11 +15,11 @@ PARTIAL = ".partial-"
 
 
 def open_store(place: str, *, scratch: Path | None) -> Store:
-    """The store for a directory or URL.
+    """Return the store for a directory or URL.
 
     Args:
-        place: A path, ``file://`` and a path, or a URL that fsspec understands.
-        scratch: Where files wait for an upload; None for the system's temporary directory.
+        place: A path, ``file://`` and a path, or a URL that fsspec supports.
+        scratch: Directory for files that wait to be uploaded; None for the system's temporary directory.
 
     Raises:
         MissingExtra: The URL needs a package that is not installed.
@@ -29,7 +29,7 @@ def open_store(place: str, *, scratch: Path | None) -> Store:
         return Directory(Path(place.removeprefix("file://")))
     if not is_url(place):
         return Directory(Path(place).expanduser())
-    # Not at the top: a store on disk needs nothing of it.
+    # Imported here because a store on disk does not need it.
     from fairlead.runtime.checkpoint.remote import open_remote
 
     return open_remote(place, scratch=scratch)
@@ -51,7 +51,7 @@ class Directory:
         return path
 
     def begin(self, draft: Draft) -> None:
-        """A draft's name is its own, so nothing can be in its way."""
+        """Do nothing: each draft has a unique name, so no earlier files are in the way."""
 
     def put(self, draft: Draft, workplace: Path) -> None:
         target = self._draft(draft)
@@ -73,7 +73,7 @@ class Directory:
             os.fsync(file.fileno())
         sync_directory(source)
         if goal.exists():
-            # Only a checkpoint that was found damaged is saved a second time.
+            # A step is saved a second time only if its checkpoint was found damaged.
             goal.rename(self._root / f"{PARTIAL}{goal.name}-replaced-by-{draft.tag}")
         source.rename(goal)
         sync_directory(self._root)
@@ -82,7 +82,7 @@ class Directory:
         shutil.rmtree(self._draft(draft), ignore_errors=True)
 
     def release(self, directory: Path) -> None:
-        """Do nothing: what was fetched is the checkpoint itself, and a workplace goes with its draft."""
+        """Do nothing: the fetched directory is the checkpoint itself, and a workplace is removed with its draft."""
 
     def steps(self) -> list[int]:
         try:
@@ -109,7 +109,7 @@ class Directory:
             path = Path(entry.path)
             incomplete = STEP_NAME.fullmatch(entry.name) is not None and not (path / MANIFEST).exists()
             if entry.name in gone:
-                # Under its own name a half removed checkpoint would still have a manifest.
+                # A partly removed checkpoint would still have a manifest under its own name.
                 doomed = self._root / f"{PARTIAL}{entry.name}-outdated"
                 shutil.rmtree(doomed, ignore_errors=True)
                 path.rename(doomed)
@@ -122,7 +122,7 @@ class Directory:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable, where the file system can do that."""
+    """Make a directory's entries durable, if the file system supports that."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,8 @@
-"""Files of PyTorch's distributed checkpoint, written and read without its code, which takes seconds to import.
+"""Reads and writes PyTorch's distributed checkpoint files without its code, which takes seconds to import.
 
-For tensors that are whole on the rank that writes them. What is written here ``torch.distributed.checkpoint`` reads,
-and the other way round: shards are put together. Imports nothing of torch that ``import torch`` has not.
+It writes tensors that are whole on the rank that writes them. ``torch.distributed.checkpoint`` can read these files,
+and this module can read the files that it writes; shards are joined. Nothing is imported from torch beyond ``import
+torch``.
 """
 
 import copyreg
@@ -24,7 +25,7 @@ ObjectPath = tuple[Any, ...]
 
 
 class _Record:
-    """Stands for an object of a class of PyTorch's that is not imported; see ``_record``."""
+    """A stand-in for an object whose PyTorch class is not imported; see ``_record``."""
 
     args: tuple[Any, ...] = ()
     values: tuple[Any, ...] = ()
@@ -61,13 +62,13 @@ def _record(name: str, *args: Any, module: str = "metadata", **fields: Any) -> A
 
 
 class _Pickler(pickle._Pickler):
-    """Writes the classes of records by their names alone; pickle's own way would import them."""
+    """Pickles the classes of records by name; pickle's default would import them."""
 
     def save_global(self, obj: Any, name: Any = None) -> None:
         if not (isinstance(obj, type) and issubclass(obj, _Record)):
             super().save_global(obj, name)  # type: ignore[misc] # as below
             return
-        own: Any = self  # the types do not have what follows, as this class of pickle's is no public one
+        own: Any = self  # typeshed lacks these members, as this class of pickle is not public
         own.save(obj.__module__)
         own.save(obj.__qualname__)
         own.write(pickle.STACK_GLOBAL)
@@ -80,7 +81,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def flatten(value: Any, path: ObjectPath = ()) -> Iterator[tuple[ObjectPath, Any]]:
-    """Yield what a tree of dicts and lists holds; a list without tensors and dicts is one value."""
+    """Yield the values of a tree of dicts and lists; a list without tensors, dicts or such lists is one value."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from flatten(item, (*path, str(key)))
@@ -98,12 +99,12 @@ def _is_tree(value: list[Any]) -> bool:
 
 
 def flat_name(path: ObjectPath) -> str:
-    """Return the name under which a checkpoint has the value."""
+    """Return the name of the value in a checkpoint."""
     return ".".join(map(str, path))
 
 
 def put(tree: Any, path: ObjectPath, value: Any) -> None:
-    """Put a value into a tree, making the dicts and lists on its way."""
+    """Put a value into a tree, creating the dicts and lists on its path."""
     for key, following in zip(path, (*path[1:], None), strict=True):
         if isinstance(tree, list):
             tree.extend([None] * (key + 1 - len(tree)))
@@ -119,10 +120,10 @@ def put(tree: Any, path: ObjectPath, value: Any) -> None:
 
 
 def share_out(holdings: list[dict[str, int]]) -> list[set[str]]:
-    """Give each value to one of the ranks that hold it, so that each writes about as much.
+    """Assign each value to one of the ranks that hold it, so that all ranks write about the same number of bytes.
 
     Args:
-        holdings: For each rank the names of its values and their bytes.
+        holdings: For each rank, the sizes in bytes of its values by name.
     """
     holders: dict[str, list[int]] = {}
     for rank, holding in enumerate(holdings):
@@ -138,12 +139,12 @@ def share_out(holdings: list[dict[str, int]]) -> list[set[str]]:
 
 
 def num_bytes(value: Any) -> int:
-    """Return the size of a tensor, 1 for anything else, which is small."""
+    """Return the bytes of a tensor; 1 for anything else, which is small."""
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 1
 
 
 def write(directory: Path, rank: int, values: Iterable[tuple[ObjectPath, Any]]) -> list[Any]:
-    """Write values into the file of a rank; returns what ``write_metadata`` needs of them, as plain JSON."""
+    """Write values into the file of a rank and return the entries for ``write_metadata``, as plain JSON."""
     entries: list[Any] = []
     name = f"__{rank}_0.distcp"
     with (directory / name).open("wb") as file:
@@ -152,7 +153,7 @@ def write(directory: Path, rank: int, values: Iterable[tuple[ObjectPath, Any]]) 
             if isinstance(value, torch.Tensor):
                 value = value.detach().cpu()
                 if value.layout == torch.strided and value.untyped_storage().nbytes() != num_bytes(value):
-                    value = value.clone()  # else all that it is a part of is written
+                    value = value.clone()  # otherwise the whole storage that it is a view of is written
                 tensor = [str(value.dtype).removeprefix("torch."), list(value.size())]
             torch.save(value, file)
             entries.append([path, name, begin, file.tell() - begin, tensor])
@@ -160,7 +161,7 @@ def write(directory: Path, rank: int, values: Iterable[tuple[ObjectPath, Any]]) 
 
 
 def write_metadata(directory: Path, entries: Iterable[list[Any]]) -> None:
-    """Write what says where each value is, from the entries of all ranks."""
+    """Write the metadata file, which locates each value, from the entries of all ranks."""
     values: dict[str, Any] = {}
     paths: dict[str, ObjectPath] = {}
     places: dict[Any, Any] = {}
@@ -192,7 +193,7 @@ def write_metadata(directory: Path, entries: Iterable[list[Any]]) -> None:
 
 
 class Reader:
-    """Values of a checkpoint, each put together from its shards.
+    """Reads the values of a checkpoint, each joined from its shards.
 
     Attributes:
         paths: The path of each value by its flat name.
@@ -216,10 +217,10 @@ class Reader:
         return None if size is None else tuple(size)
 
     def expect(self, path: ObjectPath, value: Any) -> None:
-        """Refuse what cannot be loaded in the place of the value.
+        """Refuse a checkpoint whose value at this path cannot replace the given one.
 
         Raises:
-            CheckpointMismatch: There is none, or it is of another size.
+            CheckpointMismatch: The checkpoint has no such value, or one of another size.
         """
         name = flat_name(path)
         shown = name.removeprefix("modules._")

@@ -1,4 +1,4 @@
-"""The list of files that makes a directory a checkpoint, and the check of a directory against it."""
+"""The manifest, which makes a directory a complete checkpoint, and the check of a directory against it."""
 
 import hashlib
 import json
@@ -11,16 +11,16 @@ from typing import Any
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
 INTERVAL = "interval"
-"""In the content: what `checkpoint.every: auto` has seen so far."""
+"""Key in the content for the measurements that `checkpoint.every: auto` has made so far."""
 
 
 class DamagedError(ValueError):
-    """A checkpoint is not what was written; the message is a clause that names the file and the difference."""
+    """A checkpoint differs from what was written; the message is a clause that names the file and the difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """Facts by which a file is recognised as whole.
+    """Size and checksum by which a file is verified.
 
     Attributes:
         size: Bytes.
@@ -37,11 +37,11 @@ class Manifest:
 
     Attributes:
         step: Completed steps.
-        world_size: Ranks that saved it.
+        world_size: Number of ranks that saved it.
         run: Identity of the run.
-        attempt: Start of the run that saved it.
-        created_at: Unix seconds.
-        content: What the state's own code needs to know to load it, and what ``save_interval.Interval.kept`` gave.
+        attempt: Attempt of the run that saved it.
+        created_at: Unix time in seconds.
+        content: Facts that the state's own code needs to load it, and the result of ``save_interval.Interval.kept``.
         files: By path below the checkpoint's directory, with ``/`` between its parts.
     """
 
@@ -55,20 +55,20 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of all files."""
         return sum(facts.size for facts in self.files.values())
 
     def to_json(self) -> bytes:
-        """The file's content, with its own checksum."""
+        """Return the manifest file's content, with a checksum of itself."""
         body = {"format": FORMAT, **asdict(self)}
         return json.dumps({**body, "checksum": checksum(body)}, indent=1, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> "Manifest":
-        """Read it back.
+        """Parse a manifest file's content.
 
         Raises:
-            DamagedError: It is not what ``to_json`` wrote.
+            DamagedError: The content differs from what ``to_json`` wrote, or has another format.
         """
         try:
             body = json.loads(data)
@@ -86,17 +86,17 @@ class Manifest:
 
 
 def checksum(body: Mapping[str, Any]) -> str:
-    """SHA-256 of the JSON in one canonical spelling."""
+    """Return the hexadecimal SHA-256 of the JSON in a canonical form."""
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def files_below(directory: Path) -> dict[str, Path]:
-    """Every regular file below the directory, by its name in a manifest."""
+    """Return every regular file below the directory, by its name in a manifest."""
     return {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
 def seal(path: Path) -> FileFacts:
-    """Make the file durable and describe it."""
+    """Make the file durable and return its size and checksum."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256")
@@ -104,7 +104,7 @@ def seal(path: Path) -> FileFacts:
 
 
 def verify(directory: Path, manifest: Manifest, names: Iterable[str]) -> None:
-    """Compare files with the manifest, the quick way first.
+    """Compare files with the manifest, sizes first because that is quick.
 
     Raises:
         DamagedError: A file is missing, has another size, cannot be read, or has another content.

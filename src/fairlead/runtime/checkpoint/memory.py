@@ -1,9 +1,10 @@
-"""Checkpoints in the memory of the nodes: each node holds its ranks' files, and those of a neighbour.
+"""Checkpoints in the memory of the nodes: each node holds the files of its ranks and a copy of a neighbour's.
 
-A node's memory is a directory in a file system that lives in main memory and outlives the ranks (``/dev/shm``); there
-is no process that could be killed. Below it a checkpoint looks as on a disk, with the files that this node holds, and
-the same manifest on every node. So a checkpoint can be loaded as long as each of its files is on some node with the
-manifest that names its checksum; a kill between the commits of two nodes leaves nothing else. docs/decisions/0100.
+A node's memory is a directory in a memory-backed file system that outlives the ranks (``/dev/shm``), so there is no
+server process that could be killed. A checkpoint below it has the same layout as on disk, with the files that this node
+holds and the same manifest on every node. A checkpoint can therefore be loaded as long as each of its files is on some
+node together with the manifest that has its checksum; a kill between the commits of two nodes leaves nothing
+inconsistent. See docs/decisions/0100.
 """
 
 import os
@@ -27,7 +28,7 @@ from fairlead.runtime.errors import StoreUnavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A rank's place in the run, and its server."""
+    """A rank's node, its local rank and the address of its server."""
 
     node: int
     local_rank: int
@@ -35,12 +36,12 @@ class Peer:
 
 
 class NodeMemory:
-    """A Sink in the memory of this rank's node and of its neighbour. Opening it is collective: see ``open_memory``."""
+    """A Sink in the memory of this rank's node and of its neighbour. Opening it is collective; see ``open_memory``."""
 
     on_each_node = True
 
     def __init__(self, root: Path, server: Server, neighbours: list[Address], *, num_sharing: int) -> None:
-        """Take the servers of the neighbours, and how many ranks share this machine's memory."""
+        """Take the neighbours' servers and the number of ranks that share this machine's memory."""
         self._root = root
         self._num_sharing = num_sharing
         self._directory = Directory(root)
@@ -52,16 +53,16 @@ class NodeMemory:
         return self._directory.workplace(draft, rank)
 
     def begin(self, draft: Draft) -> None:
-        """A draft's name is its own, so nothing can be in its way."""
+        """Do nothing: each draft has a unique name, so no earlier files are in the way."""
 
     def expect(self, size: int) -> None:
-        """Refuse a save for which there is no room: what lives in memory must never be what gets the ranks killed.
+        """Refuse a save for which there is no room, so that files in memory never cause the ranks to be killed.
 
         Args:
-            size: Bytes that this rank is about to save; the others on this machine are taken for alike.
+            size: Bytes that this rank is about to save; the other ranks on this machine are assumed to save as many.
 
         Raises:
-            StoreUnavailable: There is not enough memory, or not enough in this file system.
+            StoreUnavailable: There is not enough memory, or not enough space in this file system.
         """
         needed = size * (1 + len(self._neighbours)) * self._num_sharing
         free = os.statvfs(self._root)
@@ -95,7 +96,7 @@ class NodeMemory:
         self._directory.tidy(outdated)
 
     def clear(self) -> None:
-        """Give the memory of this node back. One rank of each node, when a newer checkpoint is on the disk."""
+        """Free this node's memory. Called by one rank of each node once a newer checkpoint is on disk."""
         shutil.rmtree(self._root, ignore_errors=True)
 
     def close(self) -> None:
@@ -103,7 +104,7 @@ class NodeMemory:
 
 
 class FoundInMemory:
-    """The checkpoints that the nodes hold together, as they told each other. A Source, the same on all ranks."""
+    """A Source of the checkpoints that the nodes hold together, as exchanged between them; the same on all ranks."""
 
     shared = False
     place = "memory"
@@ -117,14 +118,14 @@ class FoundInMemory:
         self._servers = servers
 
     def steps(self) -> list[int]:
-        """Return every step of which some node has a manifest, ascending."""
+        """Return the steps for which some node has a manifest, ascending."""
         return sorted({step for holding in self._holdings.values() for step in holding})
 
     def manifest(self, step: int) -> Manifest:
-        """Return the manifest all of whose files are held.
+        """Return the newest manifest of this step whose files are all held.
 
         Raises:
-            DamagedError: Nodes that held some of the files have lost them.
+            DamagedError: The nodes that held some of the files have lost them.
         """
         lost: list[str] = []
         manifests = {text for holding in self._holdings.values() for text, _ in holding.get(step, ())}
@@ -137,10 +138,11 @@ class FoundInMemory:
         raise DamagedError(f"the memory that held {lost[0]}{more} is lost, and that of its neighbour too")
 
     def fetch(self, step: int, names: Iterable[str]) -> Path:
-        """A directory with all files: links to those of this node, and what others send.
+        """Return a directory with the files: links to those of this node, and copies of those of other nodes.
 
         Raises:
-            DamagedError: What others hold cannot be had, or there is no room for it; there is a disk to fall back on.
+            DamagedError: Files of another node cannot be fetched, or there is no room; the caller falls back to the
+            disk.
         """
         all_holders = self._holders(self.manifest(step))
         own, goal = self._root / step_name(step), self._root / f"{PARTIAL}load-{step}-{secrets.token_hex(4)}"
@@ -165,7 +167,7 @@ class FoundInMemory:
         shutil.rmtree(directory, ignore_errors=True)
 
     def _holders(self, manifest: Manifest) -> dict[str, list[int]]:
-        """Return the nodes that hold each file of this very save, by file."""
+        """Return the nodes that hold each file of exactly this save, by file name."""
         text = manifest.to_json().decode()
         found: dict[str, list[int]] = {}
         for node, holding in self._holdings.items():
@@ -176,20 +178,20 @@ class FoundInMemory:
 
 
 Holding = dict[int, list[tuple[str, frozenset[str]]]]
-"""The content of a node: for each step its manifest, and the files that are there."""
+"""The content of a node: by step, each manifest as JSON with the names of the files that are there."""
 
 
 def open_memory(
     place: Path, *, channel: Channel, node: int, local_rank: int, host: str
 ) -> tuple[NodeMemory, FoundInMemory]:
-    """Open the memory of all nodes, and find what an earlier start left in it. Collective.
+    """Open the memory of all nodes and find the checkpoints that an earlier attempt left in it. Collective.
 
     Args:
-        place: Directory of the run in a file system in memory; each node has its own below it.
-        host: Address of this node for the others.
+        place: Directory of the run in a memory-backed file system; each node has its own directory below it.
+        host: Address at which the other nodes reach this one.
 
     Raises:
-        StoreUnavailable: The directory cannot be used, on some node.
+        StoreUnavailable: The directory cannot be used on some node.
     """
     root = place / f"node-{node:05d}"
     holding: Holding = {}
@@ -200,7 +202,7 @@ def open_memory(
         nonlocal server
         make_private(root)
         if local_rank == 0:
-            # Drafts of ranks that were killed are what would fill the memory.
+            # Drafts of killed ranks would otherwise fill the memory.
             Directory(root).tidy(())
             holding.update(_held(Directory(root), root))
         server = Server(root, host=host, token=token)
@@ -230,12 +232,12 @@ def open_memory(
 
 
 def make_private(root: Path) -> None:
-    """Make a directory and those above it that are Fairlead's, for this user alone.
+    """Create a directory and Fairlead's directories above it, accessible to this user alone.
 
-    Everybody may write to the file system itself; what is loaded from it must be what this user put there.
+    Any user may write to the file system itself, so the directory must hold only files that this user wrote.
 
     Raises:
-        OSError: One of them is another user's, or open to others.
+        OSError: One of the directories belongs to another user or is open to others.
     """
     for path in (root.parent.parent, root.parent, root):
         path.mkdir(mode=0o700, exist_ok=True)
@@ -245,12 +247,12 @@ def make_private(root: Path) -> None:
 
 
 def draft_name(draft: Draft) -> str:
-    """Return the directory of a draft, the same on each node."""
+    """Return the directory name of a draft, which is the same on each node."""
     return f"{PARTIAL}{step_name(draft.step)}-{draft.tag}"
 
 
 def _backing(peers: list[Peer], node: int, local_rank: int) -> list[Address]:
-    """Return the servers that take a copy of what this rank saves: that of the same number on the neighbour."""
+    """Return the servers that receive a copy of this rank's files: the rank of the same number on the neighbour."""
     nodes = sorted({peer.node for peer in peers})
     place = neighbour(nodes.index(node), len(nodes))
     if place is None:
@@ -265,7 +267,7 @@ def _held(directory: Directory, root: Path) -> Holding:
         try:
             manifest = directory.manifest(step)
         except DamagedError:
-            continue  # of a memory that somebody wrote into; other nodes have the same manifest
+            continue  # the file was overwritten; other nodes have the same manifest
         sizes = {name: path.stat().st_size for name, path in files_below(root / step_name(step)).items()}
         names = frozenset(name for name, facts in manifest.files.items() if sizes.get(name) == facts.size)
         found[step] = [(manifest.to_json().decode(), names)]

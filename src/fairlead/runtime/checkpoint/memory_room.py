@@ -1,7 +1,7 @@
-"""Finds how much main memory may still be taken: of the machine, and of the limit that this process is under.
+"""Computes how much main memory may still be used, within the machine's memory and this process's cgroup limits.
 
-Pages of ``/dev/shm`` count towards the limit of the cgroup that writes them, so that a pod with ``resources.memory`` is
-killed by what it holds there, however much the machine has left.
+Pages of ``/dev/shm`` count towards the limit of the cgroup that writes them. A pod with ``resources.memory`` can
+therefore be killed for the files that it holds there, however much memory the machine has left.
 """
 
 import contextlib
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEPT_FREE = 0.1
-"""This part of the memory, and of a limit, is left: to others, and to what the ranks take for a moment."""
+"""Fraction of the memory, and of each limit, that stays free for other processes and for peaks of the ranks."""
 CGROUPS, OWN, MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
 
 
 def room_in_memory(*, memory: Path = MEMORY, own: Path = OWN, cgroups: Path = CGROUPS) -> int:
-    """Return the bytes that may be taken; below 0 where too many are already."""
+    """Return the bytes that may still be used; negative if too many are used already."""
     kilobytes = {line.partition(":")[0]: int(line.split()[1]) for line in memory.read_text().splitlines()}
     total, available = kilobytes["MemTotal"] * 1024, kilobytes["MemAvailable"] * 1024
     rooms = [available - int(KEPT_FREE * total)]
@@ -25,7 +25,7 @@ def room_in_memory(*, memory: Path = MEMORY, own: Path = OWN, cgroups: Path = CG
 
 
 def _limits(own: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
-    """Yield the limit and the use of each cgroup with a limit that this process is in, innermost first."""
+    """Yield the limit and the usage in bytes of each limited cgroup that this process is in, innermost first."""
     for line in own.read_text().splitlines():
         _, controllers, place = line.split(":", 2)
         if controllers == "":
@@ -43,7 +43,7 @@ def _limits(own: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
 
 
 def _cached(group: Path, name: str) -> int:
-    """The bytes of files that the kernel gives back before it kills anybody."""
+    """Return the bytes of file cache that the kernel reclaims before it kills a process."""
     for line in (group / "memory.stat").read_text().splitlines():
         if line.startswith(f"{name} "):
             return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""The saves of one rank into the memory of the nodes, beside those onto the disk."""
+"""Saves of one rank into the memory of the nodes, in addition to those to disk."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import AgreementFailed
 
 KEPT = 1
-"""Checkpoints that stay in memory; while the next is being made there are two."""
+"""Number of checkpoints that stay in memory; there are two while the next one is being saved."""
 
 
 class MemorySaves:
-    """Saves into memory when it is time, always in the background. All ranks make the same calls."""
+    """Saves into memory on a schedule, always in the background. All ranks make the same calls."""
 
     def __init__(
         self,
@@ -27,11 +27,11 @@ class MemorySaves:
         step: int,
         report: Callable[[Saved], None],
     ) -> None:
-        """Take what is saved; its staging is its own, so that a slow disk keeps nothing from the memory.
+        """Take the content to save; separate staging buffers keep a slow disk from delaying saves into memory.
 
         Args:
-            step: Completed steps of the newest checkpoint, in memory or on the disk.
-            report: Called once for each save, on the thread that did it.
+            step: Completed steps of the newest checkpoint, in memory or on disk.
+            report: Called once for each save, on the thread that made it.
         """
         self._memory = memory
         self._content = content
@@ -53,27 +53,28 @@ class MemorySaves:
 
     @property
     def busy(self) -> bool:
-        """Return whether a save is under way."""
+        """Return whether a save is in progress."""
         return self._saver.busy
 
     @property
     def gone(self) -> AgreementFailed | None:
-        """Return why no save can succeed any more, if a rank is gone."""
+        """Return the error because of which no save can succeed any more, if a rank is gone."""
         return self._saver.gone
 
     def due(self, step: int) -> bool:
-        """Return whether a save should begin after this step; the opinion of rank 0 counts."""
+        """Return whether a save should begin after this step; only rank 0's answer counts."""
         return self._periodic.due(step)
 
     def began(self, step: int) -> None:
-        """A save of this step begins on the disk, which is as good."""
+        """Record that a save of this step begins on disk, which makes one into memory unnecessary."""
         self._periodic.begin(step)
 
     def save(self, step: int, like: Content | None) -> None:
-        """Save the state as it is now; no save may be under way.
+        """Save the current state; no save may be in progress.
 
         Args:
-            like: What is saved on the disk, whose way to write files of the program's own is this one's too.
+            like: The content of the save to disk; if the program writes its own files, this save uses the same
+            function.
         """
         if isinstance(self._content, Files) and isinstance(like, Files):
             self._content.save = like.save
@@ -81,7 +82,7 @@ class MemorySaves:
         self._saver.save(step, background=True)
 
     def release(self, timeout_s: float) -> None:
-        """Give the memory back, as the disk has a newer checkpoint; the supervisor does so for whoever cannot."""
+        """Free the memory, as the disk has a newer checkpoint; if a save takes too long, the supervisor frees it."""
         if self._saver.wait(timeout_s):
             self._memory.close()
             if self._is_first_of_node:

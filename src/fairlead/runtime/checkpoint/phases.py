@@ -1,19 +1,19 @@
-"""The words that all contents of a checkpoint share: a phase, and a rank's own files."""
+"""Definitions that all contents of a checkpoint share: a phase, and the path of a rank's own files."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 Phase = Callable[[Path], None]
-"""One phase; its argument is the rank's workplace for saving, the checkpoint for loading."""
+"""One phase. Its argument is the rank's workplace when saving and the checkpoint's directory when loading."""
 
 
 def rank_directory(rank: int) -> str:
-    """Return where a rank's own files are, in a workplace and in a checkpoint."""
+    """Return the directory name of a rank's own files, in a workplace and in a checkpoint."""
     return f"rank-{rank:05d}"
 
 
 def of_rank(directory: Path, rank: int, name: str) -> Path | None:
-    """A rank's own file; that of rank 0 when more ranks load than saved; None when there is none."""
+    """Return the path of a rank's own file; rank 0's if more ranks load than saved; None if there is none."""
     for candidate in (rank, 0):
         path = directory / rank_directory(candidate) / name
         if path.exists():

@@ -1,4 +1,4 @@
-"""Carries failures between ranks, and tells them."""
+"""Exchanges failures between ranks and describes them."""
 
 import errno
 from collections.abc import Callable
@@ -14,10 +14,10 @@ PROBE_BYTES = 1 << 20
 
 
 class Failed(RuntimeFault):
-    """Some rank failed in a phase; the message names the rank and the reason. Raised on all ranks.
+    """A failure of some rank in a phase; the message names the rank and the reason. Raised on all ranks.
 
     Attributes:
-        is_passing: It may go by itself, as a full disk or an outage does; the same on all ranks.
+        is_passing: The failure may be temporary, as a full disk or an outage is; the same on all ranks.
     """
 
     def __init__(self, message: str, *, is_passing: bool = False) -> None:
@@ -26,9 +26,10 @@ class Failed(RuntimeFault):
 
 
 def failure(call: Callable[[], object]) -> Exception | None:
-    """Make the call; what it raised, or None.
+    """Make the call and return the exception that it raised, or None.
 
-    Whatever a save or a load raises has to reach the other ranks before anything else happens, or they wait for ever.
+    Any exception of a save or a load has to reach the other ranks before anything else happens; otherwise they wait
+    forever.
     """
     try:
         call()
@@ -38,7 +39,7 @@ def failure(call: Callable[[], object]) -> Exception | None:
 
 
 def settle(channel: Channel, problem: Exception | None, value: Any = None) -> list[Any]:
-    """Exchange outcomes; every rank's value when all is well.
+    """Exchange outcomes and return every rank's value if no rank has a problem.
 
     Raises:
         Failed: Some rank has a problem.
@@ -53,13 +54,13 @@ def settle(channel: Channel, problem: Exception | None, value: Any = None) -> li
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Return whether the same may go well a while later: a full disk, an outage."""
+    """Return whether a retry may succeed later, as after a full disk or an outage."""
     root = _system_error(error)
     return isinstance(error, StoreUnavailable) or (root is not None and root.errno in PASSING)
 
 
 def at_the_root(error: Exception | None, place: Path | None) -> Exception | None:
-    """The error of the operating system behind one of a library that hides it, seen by trying to write there too."""
+    """Return the operating system's error behind a library error that hides it, found by a test write to the place."""
     if error is None or place is None or _system_error(error) is not None or isinstance(error, RuntimeFault):
         return error
     probe = place / ".room"
@@ -74,7 +75,7 @@ def at_the_root(error: Exception | None, place: Path | None) -> Exception | None
 
 
 def clause(error: BaseException) -> str:
-    """The reason in a few words; that of the operating system where it is at the root."""
+    """Return the reason in a few words; the operating system's reason if it is the cause."""
     text = " ".join(str(error).split())
     if isinstance(error, RuntimeFault) and text:
         return text

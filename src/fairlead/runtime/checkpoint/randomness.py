@@ -1,4 +1,4 @@
-"""The state of the random generators of one rank, of those libraries that the program has loaded."""
+"""Captures and restores the random generators of one rank, of the libraries that the program has loaded."""
 
 import random
 import sys
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def capture() -> dict[str, Any]:
-    """The generators as they are now, in plain values: Python's, numpy's global one, torch's for CPU and this GPU."""
+    """Return the current states in plain values: Python's, numpy's global one, torch's for CPU and the current GPU."""
     state: dict[str, Any] = {"python": random.getstate()}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -21,7 +21,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Put the generators back; those of libraries that this program has not loaded are left out."""
+    """Restore the generators, except those of libraries that this program has not loaded."""
     random.setstate(state["python"])
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy" in state:

@@ -1,7 +1,7 @@
 """Checkpoints on an object store.
 
-An object store has no rename. So a checkpoint is uploaded under its final name, and its manifest, the last object,
-makes it count. Files wait for the upload on the pod's own disk.
+An object store has no rename, so a checkpoint is uploaded under its final name, and its manifest, the last object
+uploaded, marks it as complete. Files wait for the upload on the pod's own disk.
 """
 
 import shutil
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 def open_remote(place: str, *, scratch: Path | None) -> "ObjectStore":
-    """The store for a URL.
+    """Return the store for a URL.
 
     Raises:
         MissingExtra: fsspec, or its file system for this scheme, is not installed.
-        Misuse: fsspec knows no such scheme.
+        Misuse: fsspec does not support the scheme.
     """
     system, root = open_place(place, what="checkpoints")
     return ObjectStore(system, root, place=place, scratch=scratch)
@@ -61,7 +61,7 @@ class ObjectStore:
         self._remove(draft.step)
 
     def release(self, directory: Path) -> None:
-        # Removing a tree is the one thing here that could hurt others: only what this object made itself.
+        # Removing a tree could delete foreign files, so only directories that this object created are removed.
         if directory in self._made:
             self._made.remove(directory)
             shutil.rmtree(directory, ignore_errors=True)
@@ -101,13 +101,13 @@ class ObjectStore:
         except FileNotFoundError:
             goal.unlink(missing_ok=True)  # the check against the manifest names it
         except StoreUnavailable as error:
-            # Stores keep checksums of their own, and their libraries compare them, each with an error of its own.
+            # Stores have their own checksums, and each client library raises its own error when one does not match.
             if "checksum" not in type(error.__cause__).__name__.lower():
                 raise
             raise DamagedError(f"{goal.name} differs from what was uploaded") from error
 
     def _found(self) -> dict[int, set[str]]:
-        """Files of each step below its directory; the listing is taken anew, other pods write too."""
+        """Return the file names of each step. The listing is never cached, because other pods write too."""
         self._system.invalidate_cache()
         try:
             paths = self._do("read from", lambda: self._system.find(self._root))
@@ -122,7 +122,7 @@ class ObjectStore:
         return found
 
     def _remove(self, step: int) -> None:
-        """The manifest first: what is half removed must not count."""
+        """Remove a step, its manifest first, so that a partly removed checkpoint does not count as complete."""
         names = self._found().get(step, set())
         for name in sorted(names, key=lambda name: name != MANIFEST):
             self._do("removed from", partial(self._system.rm_file, f"{self._at(step)}/{name}"))

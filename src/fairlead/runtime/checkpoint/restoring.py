@@ -1,4 +1,4 @@
-"""Finding the newest checkpoint that is sound and belongs to this program, and loading it."""
+"""Finds the newest checkpoint that is undamaged and belongs to this program, and loads it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from fairlead.runtime.errors import CheckpointMismatch, StoreUnavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A checkpoint that was passed over, and why."""
+    """A checkpoint that was skipped, and the reason."""
 
     step: int
     reason: str
@@ -28,12 +28,12 @@ class Restored:
     """The checkpoint that was loaded.
 
     Attributes:
-        step: Completed steps; 0 when nothing was loaded.
-        saved_by: How many ranks saved it; 0 when nothing was loaded.
-        rejected: Newer checkpoints that were passed over.
-        attempt: Start of the run that saved it.
-        interval: What ``save_interval.Interval.kept`` gave for it; empty when nothing did.
-        in_memory: It was in the memory of the nodes.
+        step: Completed steps; 0 if none was loaded.
+        saved_by: Number of ranks that saved it; 0 if none was loaded.
+        rejected: Newer checkpoints that were skipped.
+        attempt: Attempt of the run that saved it.
+        interval: The result of ``save_interval.Interval.kept`` stored with it; empty if there is none.
+        in_memory: The checkpoint was loaded from the memory of the nodes.
     """
 
     step: int
@@ -55,13 +55,14 @@ def restore(
     memory: Source | None = None,
     advice: str = "Change the program back, or give the run another place for its checkpoints",
 ) -> Restored:
-    """Load the newest good checkpoint on all ranks, from the memory of the nodes if that has one as new.
+    """Load the newest usable checkpoint on all ranks, from the memory of the nodes if that is as new as the disk's.
 
-    ``reject`` is called, on all ranks, as soon as one is passed over; ``advice`` is for when none fits the program.
+    ``reject`` is called on all ranks as soon as a checkpoint is skipped. ``advice`` ends the message if none fits the
+    program.
 
     Raises:
-        StoreUnavailable: The place cannot be read; starting over would be wrong, for the checkpoints may be there.
-        CheckpointMismatch: There are sound checkpoints, but none can be loaded into this program.
+        StoreUnavailable: The store cannot be read. Starting over would be wrong, because it may hold checkpoints.
+        CheckpointMismatch: There are undamaged checkpoints, but none can be loaded into this program.
     """
     steps: list[int] = []
     problem = failure(lambda: steps.extend(store.steps())) if channel.rank == 0 else None
@@ -106,7 +107,7 @@ def restore(
             if own is not None:
                 source.release(own)
     if touched:
-        # Going on would train from a state that is half loaded, and in time remove what could still be saved.
+        # Continuing would train from a partly loaded state, and eventually remove checkpoints that are still usable.
         raise CheckpointMismatch(
             f"{store.place} holds sound checkpoints, but none can be loaded into this program: {touched}. {advice}"
         )
@@ -114,7 +115,7 @@ def restore(
 
 
 def _manifest(store: Source, channel: Channel, step: int) -> tuple[Manifest | None, str]:
-    """The manifest as rank 0 reads it; what is wrong with it otherwise."""
+    """Return the manifest that rank 0 read, or None and the damage."""
     text, damage = "", ""
     problem: Exception | None = None
     if channel.rank == 0:
@@ -134,10 +135,10 @@ def _manifest(store: Source, channel: Channel, step: int) -> tuple[Manifest | No
 def _fetch(
     store: Source, channel: Channel, manifest: Manifest, *, node: int, local_rank: int
 ) -> tuple[Path | None, Path | None, str]:
-    """Bring the files to every rank and check them, each once for all ranks or once for each pod.
+    """Fetch the files for every rank and verify them, once for all ranks or once for each pod.
 
-    Returns what this rank has to release, the directory to load from, and the damage; with damage there is no
-    directory.
+    Returns the directory that this rank has to release, the directory to load from, and the damage. With damage there
+    is no directory to load from.
     """
     names = sorted(manifest.files)
     own: Path | None = None
@@ -159,7 +160,7 @@ def _fetch(
     if fetched is None:
         raise StoreUnavailable(f"no rank of pod {node} has LOCAL_RANK 0, which fetches the checkpoints")
     try:
-        # Those that read the same files share the work of checking them.
+        # Ranks that read the same files share the work of verifying them.
         verify(fetched, manifest, names[beside.index(channel.rank) :: len(beside)])
     except DamagedError as error:
         damage = str(error)

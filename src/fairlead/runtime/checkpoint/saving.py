@@ -1,7 +1,7 @@
-"""Making one checkpoint after another, in the background or at once.
+"""Saves one checkpoint after another, in the background or synchronously.
 
-All ranks make the same calls at the same steps. Each goes through the phases of its content, and after every phase the
-ranks tell each other how it went: one failure anywhere ends the save everywhere, and leaves nothing that counts.
+All ranks make the same calls at the same steps. Each executes the phases of its content, and after every phase the
+ranks exchange their outcomes. A failure on any rank ends the save on all ranks and leaves no complete checkpoint.
 """
 
 import secrets
@@ -29,13 +29,13 @@ class Saved:
     """The outcome of a save.
 
     Attributes:
-        step: The step it was for.
-        problem: Why it failed; None when the checkpoint is complete.
-        size: Bytes of all files.
-        blocked_s: How long the training waited.
-        seconds: From the call to the end.
-        leftover: Why older checkpoints could not be removed; None when they could.
-        is_passing: The problem may go by itself, as a full disk does; the same on all ranks.
+        step: Completed steps of the saved state.
+        problem: The reason why it failed; None if the checkpoint is complete.
+        size: Total bytes of all files.
+        blocked_s: Seconds for which training waited.
+        seconds: Seconds from the call to the end of the save.
+        leftover: The reason why older checkpoints could not be removed; None if they were removed.
+        is_passing: The problem may be temporary, as a full disk is; the same on all ranks.
     """
 
     step: int
@@ -50,7 +50,7 @@ class Saved:
 class Saver:
     """Saves the content of this rank, together with the other ranks.
 
-    ``report`` is called once for each save, on the thread that did it.
+    ``report`` is called once for each save, on the thread that made it.
     """
 
     def __init__(
@@ -66,10 +66,11 @@ class Saver:
         report: Callable[[Saved], None],
         expect: Callable[[int], None] | None = None,
     ) -> None:
-        """Take what is saved, and where.
+        """Take the content and the store.
 
         Args:
-            expect: Refuses a save, before it writes, by the bytes that this rank is about to save.
+            expect: Called before a save writes, with the bytes that this rank is about to save; raises to refuse the
+            save.
         """
         self._store = store
         self._is_chief = channel.rank == 0 or (store.on_each_node and local_rank == 0)
@@ -80,32 +81,32 @@ class Saver:
         self._attempt = attempt
         self._keep = keep
         self._report = report
-        # The same on all ranks, and another one for each start, so that nobody writes into the draft of a dead process.
+        # The same on all ranks and different for each start, so that no rank writes into the draft of a dead process.
         self._nonce = channel.gather(secrets.token_hex(4))[0]
         self._number = 0
         self._thread: threading.Thread | None = None
         self.unusable: set[int] = set()
-        """Steps whose checkpoints were found damaged; they go once a newer one is complete."""
+        """Steps whose checkpoints were found damaged; they are removed once a newer one is complete."""
         self.beside: dict[str, Any] = {}
-        """What the next checkpoints keep besides their content, for `checkpoint.every: auto`."""
+        """Measurements of `checkpoint.every: auto`, stored with the next checkpoints besides their content."""
         self.newest: int | None = None
-        """The newest step that is known to be saved."""
+        """The newest step that is known to be saved; None if there is none."""
         self.gone: AgreementFailed | None = None
-        """Why no save can succeed any more: a rank is gone."""
+        """The error because of which no save can succeed any more, once a rank is gone."""
 
     @property
     def busy(self) -> bool:
-        """Return whether a save is under way."""
+        """Return whether a save is in progress."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the save under way; whether none is left."""
+        """Wait for the save in progress and return whether it has ended."""
         if self._thread is not None:
             self._thread.join(timeout_s)
         return not self.busy
 
     def save(self, step: int, *, background: bool) -> None:
-        """Save the state as it is now. The outcome goes to ``report``; no save may be under way."""
+        """Save the current state. The outcome goes to ``report``; no save may be in progress."""
         started = time.perf_counter()
         self._number += 1
         draft = Draft(step=step, tag=f"{self._attempt}-{self._nonce}-{self._number}")
@@ -136,7 +137,7 @@ class Saver:
             self._report(saved)
 
         if background:
-            # A daemon: a rank that ends in an error must not wait for peers that are gone.
+            # A daemon thread: a rank that exits with an error must not wait for peers that are gone.
             self._thread = threading.Thread(target=work, name=f"fairlead-save-{step}", daemon=True)
             self._thread.start()
         else:
@@ -164,7 +165,7 @@ class Saver:
             files: dict[str, FileFacts] = {}
             problem = failure(lambda: files.update(self._deliver(draft)))
             told = {name: [facts.size, facts.sha256] for name, facts in files.items()}
-            # Of what differs among ranks, that of rank 0 counts, so that every rank has the same manifest.
+            # Where values differ between ranks, rank 0's count, so that every rank has the same manifest.
             answers = settle(
                 self._channel, problem, [told, [time.time(), content] if self._channel.rank == 0 else None]
             )
@@ -175,7 +176,7 @@ class Saver:
             if self._workplace is not None:
                 self._store.release(self._workplace)
             if chief:
-                # What cannot be removed now is removed after a later success.
+                # Files that cannot be removed now are removed after a later successful save.
                 failure(lambda: self._store.discard(draft))
             raise
         if chief:
@@ -189,7 +190,7 @@ class Saver:
         return files
 
     def _manifest(self, draft: Draft, answers: list[Any]) -> Manifest:
-        """Make the manifest, the same on all ranks."""
+        """Return the manifest, which is the same on all ranks."""
         created_at, content = answers[0][1]
         return Manifest(
             step=draft.step,

@@ -1,4 +1,4 @@
-"""The port to the place of the checkpoints; its adapters are ``directory``, ``remote`` and ``memory``."""
+"""The port to checkpoint storage; its adapters are ``directory``, ``remote`` and ``memory``."""
 
 import re
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ STEP_NAME = re.compile(r"step-(\d{12})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A checkpoint that is being made.
+    """A checkpoint that is being saved.
 
     Attributes:
         step: Completed steps.
-        tag: Tells this draft from every other one of the run, also from those of earlier attempts.
+        tag: Distinguishes this draft from every other one of the run, including those of earlier attempts.
     """
 
     step: int
@@ -29,84 +29,85 @@ class Source(Protocol):
 
     place: str
     shared: bool
-    """Says that every rank reads the very files of ``fetch``; else each pod fetches its own."""
+    """True if every rank reads the same files that ``fetch`` returns; False if each pod fetches its own copy."""
 
     def steps(self) -> list[int]:
-        """Steps of complete checkpoints, ascending."""
+        """Return the steps of complete checkpoints, ascending."""
         ...
 
     def manifest(self, step: int) -> Manifest:
-        """The manifest of a complete checkpoint.
+        """Return the manifest of a complete checkpoint.
 
         Raises:
-            DamagedError: It cannot be understood.
+            DamagedError: The manifest cannot be parsed.
         """
         ...
 
     def fetch(self, step: int, names: Iterable[str]) -> Path:
-        """A local directory with these files; those that are missing are left out.
+        """Return a local directory with these files, except those that are missing.
 
         Raises:
-            DamagedError: The store itself says that a file is not what was uploaded. Nothing is to be released then.
+            DamagedError: The store itself reports that a file differs from what was uploaded. Nothing has to be
+            released then.
         """
         ...
 
     def release(self, directory: Path) -> None:
-        """Give back a directory that ``fetch``, or a Sink's ``workplace``, returned; nothing else is ever removed."""
+        """Release a directory that ``fetch``, or a Sink's ``workplace``, returned; no other is ever removed."""
         ...
 
 
 class Sink(Protocol):
-    """The place into which checkpoints are saved.
+    """Storage into which checkpoints are saved.
 
-    A save is: every rank takes a workplace, rank 0 begins, every rank puts its files, rank 0 commits. The caller sees
-    to it that all ranks are through with one call before any makes the next. Before ``commit`` returns nothing
-    counts, after it everything does, whenever processes or the machine die. Errors are OSError or StoreUnavailable:
-    the save has failed, and ``discard`` by rank 0 and ``release`` by every rank leave nothing behind that a later
-    ``tidy`` does not find.
+    In a save every rank takes a workplace, rank 0 begins, every rank puts its files and rank 0 commits. The caller
+    ensures that all ranks have finished one call before any makes the next. Before ``commit`` returns the checkpoint is
+    not complete, afterwards it is, no matter when processes or the machine die. A failed save raises OSError or
+    StoreUnavailable; then ``discard`` by rank 0 and ``release`` by every rank leave nothing that a later ``tidy`` does
+    not find.
     """
 
     place: str
     on_each_node: bool
-    """Says that each node has a place of its own, so that its first rank does there what rank 0 does elsewhere."""
+    """True if each node has its own storage, where its first rank acts as rank 0 does elsewhere."""
 
     def workplace(self, draft: Draft, rank: int) -> Path:
-        """An empty directory for this rank's files."""
+        """Return an empty directory for this rank's files."""
         ...
 
     def begin(self, draft: Draft) -> None:
-        """Remove what an earlier attempt left in this draft's way. Rank 0."""
+        """Remove files of an earlier attempt that are in the way of this draft. Rank 0 only."""
         ...
 
     def put(self, draft: Draft, workplace: Path) -> None:
-        """Make the files of a workplace durable parts of the draft. They were flushed to disk before."""
+        """Make the files of a workplace durable parts of the draft. The caller has flushed them to disk."""
         ...
 
     def commit(self, draft: Draft, manifest: Manifest) -> None:
-        """Make the draft count. Rank 0."""
+        """Make the draft a complete checkpoint. Rank 0 only."""
         ...
 
     def discard(self, draft: Draft) -> None:
-        """Remove a draft that failed, as far as the store lets us. Rank 0."""
+        """Remove a failed draft, as far as the store allows. Rank 0 only."""
         ...
 
     def release(self, directory: Path) -> None:
-        """Give back a directory that ``workplace`` returned."""
+        """Release a directory that ``workplace`` returned."""
         ...
 
     def steps(self) -> list[int]:
-        """Steps of complete checkpoints, ascending."""
+        """Return the steps of complete checkpoints, ascending."""
         ...
 
     def tidy(self, outdated: Iterable[int]) -> None:
-        """Remove these checkpoints and every draft. Only while none is being made. Rank 0."""
+        """Remove these checkpoints and every draft. Only called while no save is in progress. Rank 0 only."""
         ...
 
 
 class Store(Source, Sink, Protocol):
-    """A place of checkpoints that are saved there and loaded from there."""
+    """Storage into which checkpoints are saved and from which they are loaded."""
 
 
 def step_name(step: int) -> str:
-    """The directory of a checkpoint; names sort like steps."""
+    """Return the directory name of a checkpoint; names sort in the order of steps."""
     return f"step-{step:012d}"

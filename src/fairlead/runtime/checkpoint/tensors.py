@@ -1,8 +1,8 @@
 """Modules, optimizers and sharded tensors, saved once for all ranks in the format of PyTorch's distributed checkpoint.
 
-Its own functions do the work where tensors are spread over the ranks. Their import takes seconds, so it is made at
-resume, and only there: what is whole on each rank is written and read by distcp. Imported only when the program has
-imported torch.
+PyTorch's own functions save tensors that are sharded over the ranks. Importing them takes seconds, so they are imported
+at resume, and only in that case; ``distcp`` writes and reads tensors that are whole on each rank. This module is
+imported only if the program has imported torch.
 """
 
 import copy
@@ -33,7 +33,7 @@ RANK = "rank"
 class Tensors:
     """The part of a program's objects that PyTorch saves collectively.
 
-    Where ranks run without torch.distributed, each saves this part for itself.
+    If the ranks run without torch.distributed, each rank saves this part separately.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Tensors:
         self._staging = Staging()
         self._saved: tuple[str, ...] = ()
         self.num_bytes = 0
-        """About how much of the newest snapshot this rank writes."""
+        """Approximate bytes of the newest snapshot that this rank writes."""
         if self._is_sharded() or self._sharded_others():
-            # Now, as no save may wait for an import; the first call of the other imports the first.
+            # Imported now, as no save may wait for an import. The first call of the second module imports the first.
             for name in ("torch._dynamo", "torch.distributed.checkpoint.state_dict"):
                 importlib.import_module(name)
 
@@ -58,7 +58,7 @@ class Tensors:
         return {"shared": list(self._saved), "tensors": self._place()}
 
     def snapshot(self, *, asynchronous: bool) -> tuple[set[str], list[Phase]]:
-        """Names that this part takes over, and the phases that write them. Calls into PyTorch from all ranks."""
+        """Return the names that this part saves and the phases that write them. Calls into PyTorch from all ranks."""
         optimizers = {name: value for name, value in self._optimizers().items() if _has_state(value)}
         others = self._sharded_others()
         self._saved = tuple(sorted({*self._modules, *optimizers, *others}))
@@ -98,7 +98,7 @@ class Tensors:
                 return
             import torch.distributed.checkpoint as dcp
 
-            # Files are flushed when their checksums are taken; once is enough.
+            # Files are flushed when their checksums are computed; flushing once is enough.
             writer = dcp.FileSystemWriter(directory / folder, sync_files=False)
             self._together(lambda: dcp.save(tree, storage_writer=writer, process_group=group, no_dist=group is None))
 
@@ -111,7 +111,7 @@ class Tensors:
         return [agree, write, finish]
 
     def loading(self, manifest: Manifest) -> list[Phase]:
-        """The phases that load what was saved for all ranks."""
+        """Return the phases that load the part that was saved once for all ranks."""
         shared = set(manifest.content.get("shared", ()))
         if not shared:
             return []
@@ -139,7 +139,7 @@ class Tensors:
                 raise CheckpointMismatch(f"it holds {', '.join(unknown)}, which run.resume() was not given")
             chosen.update((name, value) for name, value in self._optimizers().items() if name in shared)
             reader = distcp.Reader(directory / self._folder(place))
-            # The keys of dicts in an optimizer's state may be numbers: only a step of the optimizer's own tells.
+            # Keys of dicts in an optimizer's state may be numbers, which only a step of the optimizer itself can show.
             is_sharded = is_sharded or any(path[0] == "moments" and len(path) > 3 for path in reader.paths.values())
             others = {name: _state(self._state[name]) for name in self._others(shared)}
             tree.update(self._tree(chosen, is_sharded=is_sharded), others=others)
@@ -174,12 +174,12 @@ class Tensors:
         return [agree, prepare, load, assign]
 
     def _expect(self, tree: dict[str, Any], reader: distcp.Reader) -> None:
-        """Refuse, before anything is changed, what does not fit the program."""
+        """Refuse a checkpoint that does not fit the program, before anything is changed."""
         for path, value in distcp.flatten({"modules": tree["modules"], "others": tree["others"]}):
             reader.expect(path, value)
 
     def _adopted(self, tree: dict[str, Any], reader: distcp.Reader) -> dict[str, Any]:
-        """The settings of groups of parameters that were saved by ranks with others of them, as under another split."""
+        """Return settings for parameter groups that the checkpoint divides differently, as under another split."""
         saved: dict[str, Any] = {}
         for name, path in reader.paths.items():
             if path[0] == "groups":
@@ -189,7 +189,7 @@ class Tensors:
         return {key: [_adopt(group, groups) for group in each] for key, each in own.items()}
 
     def _read(self, tree: dict[str, Any], reader: distcp.Reader) -> None:
-        """Read into the tree: tensors of modules in their place, the state of optimizers as it was saved."""
+        """Read into the tree: tensors of modules in place, the state of optimizers as it was saved."""
         for path, value in list(distcp.flatten({"modules": tree["modules"], "others": tree["others"]})):
             read = reader.read(distcp.flat_name(path))
             if isinstance(value, torch.Tensor):
@@ -228,7 +228,7 @@ class Tensors:
                 self._root(),
                 optimizers,
                 {"state": tree["moments"], "param_groups": groups},
-                # A parameter that was never trained has no state, and that is as it was.
+                # A parameter that was never trained has no state, neither in the checkpoint nor here.
                 options=StateDictOptions(strict=False),
             )
 
@@ -236,19 +236,19 @@ class Tensors:
         return not all(whole_state.is_whole(module) for module in self._modules.values())
 
     def _names(self) -> set[str]:
-        """The names of parameters in the tree of optimizers."""
+        """Return the names of parameters in the tree of the optimizers."""
         return set(whole_state.names(self._root()).values())
 
     def _peers(self) -> "Channel":
-        """The ranks that save the same tensors together: all, or this one for itself."""
+        """Return the channel of the ranks that save the same tensors together: all ranks, or only this one."""
         channel = self._channel() if dist_runs() else None
         return channel if isinstance(channel, Gloo) else Alone()
 
     def _root(self) -> torch.nn.Module:
-        """One module that holds all of them, so that an optimizer may span several."""
+        """Return one module that holds all modules, so that an optimizer may span several of them."""
         root = torch.nn.Module()
         for name, module in self._modules.items():
-            # A prefix keeps the name apart from the attributes of every module, such as `type` or `train`.
+            # A prefix avoids conflicts with attributes that every module has, such as `type` or `train`.
             root.add_module(f"_{name}", module)
         return root
 
@@ -266,7 +266,7 @@ class Tensors:
         else:
             modules = whole_state.module_state(self._root())
             moments, groups = whole_state.optimizer_state(self._root(), optimizers.values())
-        # Ranks of a pipeline hold different parameters: a key of its own for each set keeps their groups apart.
+        # Ranks of a pipeline hold different parameters; a separate key for each set keeps their groups apart.
         names = repr([group["params"] for group in groups])
         key = hashlib.sha256(names.encode()).hexdigest()[:16]
         return {"modules": dict(modules), "moments": moments, "groups": {key: groups} if groups else {}}
@@ -283,13 +283,13 @@ class Tensors:
         return sorted(names - self._modules.keys() - self._optimizers().keys())
 
     def _sharded_others(self) -> dict[str, Any]:
-        """Collect all else that holds tensors that are spread over the ranks."""
+        """Return the other objects whose tensors are sharded over the ranks."""
         known = {*self._modules, *self._optimizers()}
         states = {name: _state(value) for name, value in self._state.items() if name not in known}
         return {name: state for name, state in states.items() if _any_sharded(state)}
 
     def _fit(self, tree: dict[str, Any], saved: set[str]) -> None:
-        """Leave out the optimizer's state of parameters that had none, and refuse what the program has no place for."""
+        """Drop optimizer state that the checkpoint lacks, and refuse a checkpoint with parameters the program lacks."""
         for name in list(tree["moments"]):
             prefix = f"moments.{name}."
             if not any(key.startswith(prefix) for key in saved):
@@ -320,10 +320,10 @@ class Tensors:
         return RANK if self._world_size > 1 and not dist_runs() else GANG
 
     def _together(self, call: Callable[[], object]) -> None:
-        """Make a call that fails on all ranks when it fails on one, and raise only where the reason is."""
+        """Make a call that fails on all ranks if it fails on one, and raise only on the rank that has the cause."""
         import torch.distributed.checkpoint as dcp
 
-        # One rank, or ranks on their own, are no mistake here.
+        # A single rank, or ranks that save separately, are not a mistake here.
         warnings.filterwarnings("ignore", message="torch.distributed is")
         try:
             call()
@@ -337,13 +337,13 @@ class Tensors:
 
 
 class Staging:
-    """Copies of a state in main memory, made in the same place each time: fresh memory costs as much as the copying."""
+    """Copies a state to main memory, into the same buffers each time: new memory costs as much as the copying."""
 
     def __init__(self) -> None:
         self._kept: dict[str, torch.Tensor] = {}
 
     def copy(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """The tree with nothing in common with the given one. Only when the copy before is no longer in use."""
+        """Return a copy that shares nothing with the given tree. The previous copy must no longer be in use."""
         kept: dict[str, torch.Tensor] = {}
         copied: dict[str, Any] = self._copy(tree, "", kept)
         self._kept = kept
@@ -368,12 +368,12 @@ class Staging:
 
 
 def dist_runs() -> bool:
-    """Return whether the program has set up torch.distributed."""
+    """Return whether the program has initialized torch.distributed."""
     return dist.is_available() and dist.is_initialized()
 
 
 def on_cpu(value: Any) -> Any:
-    """The value with every tensor in main memory."""
+    """Return the value with every tensor in main memory."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu")
     if isinstance(value, dict):
@@ -384,7 +384,7 @@ def on_cpu(value: Any) -> Any:
 
 
 def like(value: Any, model: Any) -> Any:
-    """The value with every tensor on the device of the one that the model has in its place."""
+    """Return the value with every tensor on the device of the model's tensor at the same path."""
     if isinstance(value, torch.Tensor):
         return value.to(model.device) if isinstance(model, torch.Tensor) else value
     if isinstance(value, dict):
@@ -394,10 +394,10 @@ def like(value: Any, model: Any) -> Any:
 
 
 def _adopt(own: dict[str, Any], saved: list[dict[str, Any]]) -> dict[str, Any]:
-    """The group with the settings of those saved ones that have its parameters.
+    """Return the group with the settings of the saved groups that have its parameters.
 
     Raises:
-        CheckpointMismatch: Some parameter is in none, or they have settings of their own.
+        CheckpointMismatch: Some parameter is in no saved group, or the saved groups have different settings.
     """
     names = set(own["params"])
     having = [group for group in saved if names & set(group["params"])]
@@ -430,7 +430,7 @@ def _alike(source: torch.Tensor, before: torch.Tensor) -> bool:
 
 
 def _has_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Without state PyTorch would make one up by a step with zero gradients; such an optimizer saves itself."""
+    """Return whether the optimizer has state; otherwise PyTorch would create one by a step with zero gradients."""
     return any(isinstance(item, torch.Tensor) for state in optimizer.state.values() for item in state.values())
 
 

@@ -1,7 +1,8 @@
-"""Files between the memories of the nodes of a run, over sockets.
+"""Transfers files between the memories of a run's nodes, over sockets.
 
-Every rank has a server, which takes drafts from ranks of another node and gives the files that it has. It checks
-nothing but who asks: what counts, and whether it is whole, the manifest says.
+Every rank has a server, which receives drafts from ranks of another node and sends files that it has. The server
+authenticates the peer and checks nothing else: the manifest defines which files belong to a checkpoint and their
+checksums.
 """
 
 import hmac
@@ -22,7 +23,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The place at which a rank's server listens, and the word by which it knows the ranks of its run."""
+    """The address of a rank's server, and the token by which it recognizes ranks of its run."""
 
     host: str
     port: int
@@ -30,7 +31,7 @@ class Address:
 
 
 class Server:
-    """Serves the directory of this rank's node until it is closed. Threads of its own; they end with the process."""
+    """Serves the directory of this rank's node until it is closed, on its own threads, which end with the process."""
 
     def __init__(self, root: Path, *, host: str, token: str) -> None:
         self._root = root
@@ -40,8 +41,8 @@ class Server:
         threading.Thread(target=self._listen, name="fairlead-memory", daemon=True).start()
 
     def close(self) -> None:
-        """Answer nobody any more."""
-        # A thread that waits in accept is woken by nothing else.
+        """Stop answering requests."""
+        # Only a shutdown wakes a thread that waits in accept.
         try:
             self._listener.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -69,7 +70,7 @@ class Server:
                 except (OSError, KeyError, TypeError, ValueError) as error:
                     send(connection, {"problem": _told(error)})
             except (OSError, ValueError):
-                return  # the other side is gone; it notices the same, and says so to its own ranks
+                return  # the peer is gone; it detects the same and reports it to its own ranks
 
     def _do(self, connection: socket.socket, asked: dict[str, Any]) -> None:
         if "put" in asked:
@@ -88,7 +89,7 @@ def put(address: Address, draft: str, files: Mapping[str, Path]) -> None:
     """Send files into a draft in another node's memory.
 
     Raises:
-        StoreUnavailable: They did not get there.
+        StoreUnavailable: The node cannot be reached or cannot store the files.
     """
     sizes = [[name, path.stat().st_size] for name, path in files.items()]
     try:
@@ -108,7 +109,7 @@ def get(address: Address, directory: str, names: Iterable[str], goal: Path) -> N
     """Fetch files of a directory in another node's memory.
 
     Raises:
-        StoreUnavailable: They did not come.
+        StoreUnavailable: The node cannot be reached or cannot send a file.
     """
     for name in names:
         try:
@@ -144,7 +145,7 @@ def _receive_file(connection: socket.socket, path: Path, size: int) -> None:
 
 
 def _below(root: Path, *parts: str) -> Path:
-    """Return a path below a directory; nothing that is asked for may lead out of it."""
+    """Return a path below a directory; refuse a name that leads out of it."""
     path = PurePosixPath(*parts)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{path} is not below the memory's directory")

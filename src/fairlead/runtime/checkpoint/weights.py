@@ -1,6 +1,6 @@
-"""The weights of one module from a checkpoint, outside a run: for a predictor that serves what a training saved.
+"""Reads the weights of one module from a checkpoint outside a run, for a predictor that serves a trained model.
 
-What is read is verified first; of several checkpoints a damaged one falls back to the one before, as in a run.
+Files are verified before they are read. If a checkpoint of several is damaged, the one before it is used, as in a run.
 """
 
 from pathlib import Path
@@ -18,12 +18,12 @@ def read_weights(place: str | Path, name: str = "model") -> dict[str, Any]:
     """Return the state of a module, for its ``load_state_dict``; tensors are in main memory.
 
     Args:
-        place: One checkpoint, or a directory of them, of which the newest that is whole is taken.
-        name: Under which ``run.resume()`` got the module.
+        place: A checkpoint, or a directory of checkpoints, of which the newest undamaged one is read.
+        name: The name under which ``run.resume()`` was given the module.
 
     Raises:
         FileNotFoundError: There is no complete checkpoint.
-        CheckpointMismatch: It holds no module of that name.
+        CheckpointMismatch: The checkpoint holds no module of that name.
         ValueError: Every checkpoint is damaged.
     """
     root = Path(place)

@@ -1,6 +1,7 @@
-"""States of modules and optimizers whose tensors are whole on each rank, by names without the wrappers around them.
+"""States of modules and optimizers whose tensors are whole on each rank, by names without wrapper prefixes.
 
-The names and trees are those of ``torch.distributed.checkpoint.state_dict``, which is not imported: it takes seconds.
+The names and trees are those of ``torch.distributed.checkpoint.state_dict``, which is not imported because that takes
+seconds.
 """
 
 import sys
@@ -15,7 +16,7 @@ CHECKPOINT_WRAPPER = "_checkpoint_wrapped_module."
 
 
 def is_whole(module: torch.nn.Module) -> bool:
-    """Say whether no tensor of the module is spread over ranks, by FSDP of either kind or another use of DTensor."""
+    """Return whether no tensor of the module is sharded over ranks, by FSDP 1 or 2 or another use of DTensor."""
     fsdp: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
     return not any(isinstance(item, fsdp) for item in module.modules()) and not any(
         hasattr(item, "device_mesh") for item in chain(module.parameters(), module.buffers())
@@ -50,7 +51,7 @@ def load_module_state(root: torch.nn.Module, state: Mapping[str, Any]) -> None:
 def optimizer_state(
     root: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the states of parameters by their names, and the groups with names for parameters."""
+    """Return the states of parameters by name, and the groups with the names of their parameters."""
     named_by = names(root)
     moments: dict[str, Any] = {}
     groups: list[dict[str, Any]] = []
@@ -70,7 +71,7 @@ def load_optimizer_state(
     moments: Mapping[str, Any],
     groups: Iterable[Mapping[str, Any]],
 ) -> None:
-    """Load what ``optimizer_state`` returned for as many groups of the same parameters."""
+    """Load the result of ``optimizer_state`` into as many groups of the same parameters."""
     named_by = names(root)
     remaining = iter(groups)
     for optimizer in optimizers:

@@ -1,1 +1,1 @@
-"""Ranks that go on without one that was killed, and take it in again, in the same processes. No policy here."""
+"""Lets ranks continue in the same processes after one is killed, and take it in again. No policy here."""

@@ -1,4 +1,4 @@
-"""Tells whether the ranks of a start have met, by a file; for whoever watches them. Any Python from 3.9 on."""
+"""Reports, from a file, whether the ranks of an attempt have formed a group; for their supervisor. Python 3.9 on."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ EPOCH = "epoch.json"
 
 
 def has_begun(directory: str) -> bool:
-    """Return whether ranks have met there, so that one that is killed can be taken in again."""
+    """Return whether the ranks have formed their first group, so that a killed rank can be taken in again."""
     return os.path.exists(os.path.join(directory, EPOCH))

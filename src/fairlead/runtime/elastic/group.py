@@ -1,8 +1,8 @@
-"""The process group of an epoch: made, ended from outside while a collective waits, and made again.
+"""The process group of an epoch: it can be created, aborted while a collective waits, and created again.
 
-A gloo collective that waits for a rank that is gone may wait for half an hour, and one that waits for a rank which has
-given up does so too. So a thread looks for members that are gone, and ends the connections of the group: every
-collective of this process then fails at once, and those of the others by it.
+A gloo collective may wait for half an hour for a rank that is gone, or for one that has given up. So a thread watches
+for members that are gone and shuts down the connections of the group: every collective of this process then fails at
+once, and so do those of the other members.
 """
 
 import contextlib
@@ -36,15 +36,15 @@ class EpochGroup:
         self._over: threading.Event | None = None
 
     def host(self) -> int:
-        """Open the place where the members of the next epoch meet; returns its port."""
+        """Open the store at which the members of the next epoch meet, and return its port."""
         self._hosted = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
         return self._hosted.port
 
     def form(self, epoch: Epoch, rank: int) -> None:
-        """Make the group of an epoch; collective.
+        """Create the group of an epoch; collective.
 
         Raises:
-            RuntimeError: A member is gone already.
+            RuntimeError: A member is already gone.
         """
         self.end()
         place = epoch.members.index(rank)
@@ -66,23 +66,23 @@ class EpochGroup:
         threading.Thread(target=self._watch, args=(self._over,), name="fairlead-members", daemon=True).start()
 
     def opening(self, open_more: Callable[[], object]) -> None:
-        """Call what makes further groups, whose connections end with this one's."""
+        """Call a function that creates more groups; their connections end with those of this one."""
         self._before_more = _open_sockets()
         open_more()
         self._sockets |= _open_sockets() - self._before_more
         self._before_more = None
 
     def abort(self) -> None:
-        """End the group's connections: whatever waits for another rank fails."""
+        """Shut down the group's connections, so that every collective that waits for another rank fails."""
         still, before = _open_sockets(), self._before_more
         opening = set() if before is None else still - before
         for number, _ in self._sockets & still | opening:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-                connection.getpeername()  # fails for one that listens, whose end gloo does not survive
+                connection.getpeername()  # fails for a listening socket, which gloo needs to stay open
                 connection.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Let go of the group, of which no collective is under way."""
+        """Destroy the group; no collective of it may be in progress."""
         if self._over is not None:
             self._over.set()
             self._over = None
@@ -98,10 +98,10 @@ class EpochGroup:
 
 
 def move_to_group(module: torch.nn.Module) -> None:
-    """Have every DDP in a module reduce over the default group of now, with nothing left of a step that failed.
+    """Make every DDP in a module reduce over the current default group, without state of a failed step.
 
-    Its reducer is made anew, as by unpickling: one that has run has put its buckets into the order in which gradients
-    came, and one that has not would add to each other's gradients of other parameters.
+    Its reducer is created again, as by unpickling: a reducer that has run has sorted its buckets by the arrival of
+    gradients and a new one has not, so the two would add gradients of different parameters.
     """
     for item in module.modules():
         if isinstance(item, DistributedDataParallel):
@@ -111,7 +111,7 @@ def move_to_group(module: torch.nn.Module) -> None:
 
 
 def _allow(limit: timedelta) -> None:
-    """Give collectives so long; the limit of making a group is that of connecting."""
+    """Set the timeout of collectives, as the group was created with the timeout for connecting."""
     made: Any = dist
     if hasattr(made, "set_timeout"):
         made.set_timeout(limit)
@@ -120,7 +120,7 @@ def _allow(limit: timedelta) -> None:
 
 
 def _open_sockets() -> set[tuple[int, str]]:
-    """Return the descriptors of sockets with what tells a socket from the next one of that number."""
+    """Return the descriptors of sockets, each with its link, which tells it from a later socket of the same number."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

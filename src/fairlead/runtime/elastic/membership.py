@@ -1,9 +1,10 @@
-"""Agrees on which ranks are in the gang: files and locks in a directory that the ranks of one start share.
+"""Decides which ranks are in the gang, by files and locks in a directory that the ranks of one attempt share.
 
-A rank holds a lock for its life, which no kill can falsify. The ranks that train together are an epoch: a number, its
-members, and the port at which they meet. The lowest member of the newest epoch that lives makes the next one, once
-every member that lives waits for it; those that came meanwhile are in it. Nobody is asked, so any process may be killed
-at any instant: whoever is left sees the same files, and the next lowest goes on. Standard library only.
+A rank holds a lock for as long as its process lives, so a kill always releases it. The ranks that train together form
+an epoch: a number, its members, and the port at which they meet. The lowest living member of the newest epoch creates
+the next one once every living member waits for it; ranks that arrived in the meantime are included. No process
+coordinates, so any process may be killed at any time: the remaining ones read the same files, and the next lowest takes
+over. Standard library only.
 """
 
 import fcntl
@@ -20,18 +21,19 @@ from fairlead.runtime.errors import ReformFailed
 from fairlead.runtime.podfiles import read_json, write_json
 
 LOOK_EVERY_S = 0.01
-# A rank that is killed leaves its lock at once; one that comes back may find a look at it for an instant.
+# A killed rank releases its lock at once; a rank that returns may find it held for a moment by a process that checks
+# it.
 ENTER_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """The ranks that train together until one of them is gone or another comes.
+    """The ranks that train together until one leaves or another joins.
 
     Attributes:
-        number: From 1; 0 before the first.
-        tokens: The process of each member, by rank.
-        port: Where they meet.
+        number: From 1 on; 0 before the first epoch.
+        tokens: The identity of each member's process, by rank.
+        port: The port at which the members meet.
     """
 
     number: int
@@ -40,43 +42,43 @@ class Epoch:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Return the ranks, in order: their places are their numbers in the epoch."""
+        """Return the ranks in order; the index of each is its rank in the epoch's group."""
         return tuple(sorted(self.tokens))
 
 
 class Membership:
-    """One rank's part in the epochs of a start."""
+    """One rank's part in the epochs of an attempt."""
 
     def __init__(self, directory: Path, rank: int, world_size: int) -> None:
-        """Take part; holds the rank's lock from now on.
+        """Take part, and hold the rank's lock from now on.
 
         Raises:
-            ReformFailed: Another process is this rank.
+            ReformFailed: Another process holds this rank's lock.
         """
         self._directory = directory
         self._rank = rank
         self._world_size = world_size
         self._token = f"{os.getpid()}-{time.monotonic_ns()}"
         self.epoch = Epoch(number=0, tokens={}, port=0)
-        """The epoch that this process is in; number 0 before it was in any."""
+        """The epoch that this process is in; number 0 before its first."""
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = self._enter()
 
     def close(self) -> None:
-        """Leave; the others see it at once."""
+        """Leave; the other ranks detect it at once."""
         os.close(self._lock)
 
     def gone(self) -> list[int]:
-        """Return the members of this process's epoch that live no more."""
+        """Return the members of this process's epoch that are no longer alive."""
         return [rank for rank, token in self.epoch.tokens.items() if not self._lives(rank, token)]
 
     def has_left(self) -> bool:
-        """Return whether a member waits for the next epoch already."""
+        """Return whether a member already waits for the next epoch."""
         ready = (read_json(self._directory / f"ready-{rank}.json") for rank in self.epoch.members if rank != self._rank)
         return any(each is not None and each["epoch"] == self.epoch.number for each in ready)
 
     def newcomers(self) -> list[int]:
-        """Return the ranks outside the epoch that wait to be in the next."""
+        """Return the ranks outside the epoch that wait to join the next one."""
         return [rank for rank in range(self._world_size) if rank not in self.epoch.tokens and self._waiting(rank, 0)]
 
     @property
@@ -85,16 +87,16 @@ class Membership:
         return len(self.epoch.tokens) == self._world_size
 
     def plan_resize(self, step: int) -> None:
-        """Say, as the first member, at which step all are to make the next epoch."""
+        """Record, as the first member, the step at which all members form the next epoch."""
         write_json(self._directory / "resize.json", {"after": self.epoch.number, "at": step}, durably=False)
 
     def resize_at(self) -> int | None:
-        """Return that step; None while nothing of the kind is planned."""
+        """Return the step of the planned resize; None if none is planned."""
         planned = read_json(self._directory / "resize.json")
         return int(planned["at"]) if planned is not None and planned["after"] == self.epoch.number else None
 
     def finish(self) -> None:
-        """Say that the training is over, for those that come too late."""
+        """Record that the training is over, for ranks that arrive later."""
         write_json(self._directory / "finished.json", {"epoch": self.epoch.number}, durably=False)
 
     @property
@@ -103,24 +105,24 @@ class Membership:
         return (self._directory / "finished.json").exists()
 
     def next_epoch(self, host: Callable[[], int], *, within_s: float, look: Callable[[], None]) -> Epoch | None:
-        """Wait for the next epoch with this rank in it, and make it where that is this rank's to do.
+        """Wait for the next epoch that includes this rank, and create it if this rank leads.
 
         Args:
-            host: Opens the place where members meet; returns its port.
-            look: Called again and again meanwhile; what it raises ends the wait.
+            host: Opens the store at which the members meet and returns its port.
+            look: Called repeatedly while waiting; an exception from it ends the wait.
 
         Returns:
-            None when the training is over.
+            The epoch; None if the training is over.
 
         Raises:
-            ReformFailed: It took too long, or nobody is left who was in the last one.
+            ReformFailed: The wait exceeded ``within_s``, or no member of the last epoch is alive.
         """
         ready = {"token": self._token, "epoch": self.epoch.number}
         write_json(self._directory / f"ready-{self._rank}.json", ready, durably=False)
         deadline = time.monotonic() + within_s
         while True:
             look()
-            # Who leads is asked first: whoever is gone by then publishes nothing after that.
+            # The leader is determined before the epoch is read: a process that is gone by then publishes nothing later.
             leads = self._lead()
             newest = self._newest()
             if newest.number > self.epoch.number and newest.tokens.get(self._rank) == self._token:
@@ -145,7 +147,7 @@ class Membership:
         )
 
     def _make(self, newest: Epoch, host: Callable[[], int]) -> None:
-        """Publish the next epoch if all who have to be in it wait for it."""
+        """Publish the next epoch if all ranks that have to be in it wait for it."""
         if newest.number == 0:
             if not all(self._waiting(rank, 0) for rank in range(self._world_size)):
                 return
@@ -174,7 +176,7 @@ class Membership:
         return Epoch(number=int(found["number"]), tokens=tokens, port=int(found["port"]))
 
     def _waiting(self, rank: int, after: int) -> str | None:
-        """Return the token of a living rank that waits for the epoch after that one; None of any other."""
+        """Return the token of a living rank that waits for the epoch after the given one; None for any other rank."""
         ready = read_json(self._directory / f"ready-{rank}.json")
         if ready is None or ready["epoch"] != after or not self._lives(rank, str(ready["token"])):
             return None
@@ -189,8 +191,9 @@ class Membership:
             return False
         try:
             try:
-                # Of the process and not of the file, so that a data loader's worker that outlives its rank holds none.
-                # A shared one, so that two who look do not see each other.
+                # A lock of the process, not of the open file, so that a data loader's worker that outlives its rank
+                # holds none. It is a shared lock, so that two processes that check at once do not see each other's
+                # lock.
                 fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 return bool(_token_in(file) == token)
@@ -221,5 +224,5 @@ class Membership:
 def _token_in(file: int) -> Any:
     try:
         return json.loads(os.pread(file, 256, 0))
-    except ValueError:  # it has just come, and was in no epoch yet
+    except ValueError:  # the rank has just arrived and was in no epoch yet
         return None

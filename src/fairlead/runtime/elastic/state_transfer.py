@@ -1,4 +1,4 @@
-"""Gives ranks that come the state of one that has it, over the process group: tensors singly, the rest pickled."""
+"""Sends the state of one rank to ranks that join, over the process group: tensors one by one, the rest pickled."""
 
 import pickle
 from collections.abc import Mapping, MutableMapping
@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 class _Slot:
-    """The place of a tensor in a state whose tensors travel by themselves."""
+    """A placeholder for a tensor, which is sent separately from the rest of its state."""
 
     def __init__(self, value: torch.Tensor) -> None:
         self.shape = tuple(value.shape)
@@ -21,8 +21,8 @@ def broadcast_state(state: Mapping[str, Any], source: int, *, takes: bool) -> No
 
     Args:
         state: Objects with ``state_dict``, and dictionaries, by the same names on all ranks.
-        source: Place of the rank that has it.
-        takes: Whether this rank loads what comes; one that has the state already only passes it on.
+        source: Rank, in the group, that has the state.
+        takes: Whether this rank loads the state; a rank that already has it only takes part in the collective.
     """
     is_source = dist.get_rank() == source
     tensors: list[torch.Tensor] = []
@@ -65,7 +65,7 @@ def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, (list, tuple)):
         items = [_without_tensors(item, tensors) for item in value]
         return tuple(items) if isinstance(value, tuple) else items
-    pickle.dumps(value)  # here, and not in the middle of a collective
+    pickle.dumps(value)  # fails here rather than in the middle of a collective
     return value
 
 

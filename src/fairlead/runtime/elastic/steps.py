@@ -1,8 +1,8 @@
-"""The loop of a training that goes on in place: ``for step in run.steps(...)`` with ``with step:`` around its body.
+"""The training loop of an in-place elastic run: ``for step in run.steps(...)`` with ``with step:`` around its body.
 
-A step whose collective fails because a rank is gone is not applied: gradients, buffers and random generators are put
-back, the ranks that are left make a new group, agree on the newest step that any of them has applied, and compute the
-next one with the same samples in all. A rank that comes back is taken in between two steps.
+A step whose collective fails because a rank is gone is not applied: gradients, buffers and random generators are
+restored, the remaining ranks form a new group, agree on the newest step that any of them has applied, and compute the
+next one with the same total samples. A rank that returns is taken in between two steps.
 """
 
 import contextlib
@@ -23,38 +23,39 @@ from fairlead.runtime.elastic.state_transfer import broadcast_state
 from fairlead.runtime.errors import AgreementFailed, Misuse
 
 REFORM_WITHIN_S = 60.0
-# A rank that is killed is seen to be gone within milliseconds of the collective that fails by it.
+# A killed rank is detected within milliseconds of the collective that fails because of it.
 SEEN_WITHIN_S = 2.0
-# All ranks have read a plan by then, since none is more than a step ahead of the first.
+# All ranks have read a plan by then, as no rank is more than one step ahead of the first member.
 STEPS_AHEAD = 2
 
 
 class Host(Protocol):
-    """The run, as the loop needs it."""
+    """The part of the run that the loop uses."""
 
     def look(self) -> None:
-        """Raise what a stop notice asks for."""
+        """Raise the exception that a stop notice requires."""
 
     def settle(self) -> None:
-        """Let go of what goes over the group that ends."""
+        """Close everything that uses the group that ends."""
 
     def reformed(self, place: int, num_members: int, step: int) -> None:
-        """Go on with another number of ranks; collective."""
+        """Continue with another number of ranks; collective."""
 
     def tell(self, kind: str, message: str) -> None:
         """Record an event of the run."""
 
     def checkpoint(self, step: int) -> None:
-        """Save if it is time; collective."""
+        """Save a checkpoint if one is due; collective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Samples that a rank computes at a time.
+    """Samples that a rank computes in one forward and backward pass.
 
     Attributes:
-        samples: Their numbers in the batch of the step.
-        weight: Factor of their mean loss, by which the gradients of all ranks come to those of the mean over the batch.
+        samples: Their indices in the batch of the step.
+        weight: Factor for their mean loss, with which the ranks' averaged gradients are those of the mean over the
+        batch.
     """
 
     samples: range
@@ -62,11 +63,11 @@ class Part:
 
 
 class Step:
-    """One step; use it as a context around everything that belongs to it.
+    """One training step; use it as a context manager around everything that belongs to the step.
 
     Attributes:
-        number: Completed steps before it.
-        samples: The numbers, within the batch, of the samples that this rank computes.
+        number: Steps completed before it.
+        samples: The indices, within the batch, of the samples that this rank computes.
     """
 
     def __init__(self, number: int, samples: range, batch: int, micro_batch: int | None, loop: "Steps") -> None:
@@ -78,7 +79,7 @@ class Step:
         self.entered = False
 
     def parts(self, model: nn.Module) -> Iterator[Part]:
-        """Take this rank's samples in parts of at most ``micro_batch``; gradients travel with the last one."""
+        """Yield this rank's samples in parts of at most ``micro_batch``; gradients are reduced with the last part."""
         most = self._micro_batch or len(self.samples)
         starts = range(0, len(self.samples), most)
         for start in starts:
@@ -100,10 +101,10 @@ class Step:
 
 
 class Steps:
-    """Steps of a run whose ranks stay the same, from the newest checkpoint to the last one.
+    """Steps of a run with fixed ranks, from the newest checkpoint to the last step.
 
     Attributes:
-        num_members: How many ranks divide a batch among them.
+        num_members: Number of ranks among which a batch is divided.
     """
 
     def __init__(
@@ -124,31 +125,35 @@ class Steps:
             yield from self._one()
 
     def begin(self) -> None:
-        """Keep what a step changes before it is applied."""
+        """Store the state that a step changes before it is applied."""
 
     def end(self, error: BaseException | None) -> bool:
-        """Complete the step; returns whether an error is dealt with."""
+        """Complete the step and return whether the error is handled."""
         if error is None:
             self._step += 1
             self._host.checkpoint(self._step)
         return False
 
     def _one(self) -> Iterator[Step]:
-        """Give the next step, which the body has to enter."""
+        """Yield the next step, which the loop's body has to enter.
+
+        Raises:
+            Misuse: The body did not enter the step.
+        """
         step = Step(self._step, self._own_samples(), self._batch, self._micro_batch, self)
         yield step
         if not step.entered:
             raise Misuse("a step of run.steps() has to be entered; put its body into `with step:`")
 
     def _own_samples(self) -> range:
-        """Divide the batch among the ranks, as evenly as it goes."""
+        """Return this rank's share of the batch, which is divided as evenly as possible."""
         least, more = divmod(self._batch, self.num_members)
         first = self._place * least + min(self._place, more)
         return range(first, first + least + (self._place < more))
 
 
 class ElasticSteps(Steps):
-    """Steps of a run whose ranks may go and come, from the newest state of all of them to the last one."""
+    """Steps of a run whose ranks may leave and join, from the newest state of all of them to the last step."""
 
     def __init__(
         self,
@@ -198,7 +203,7 @@ class ElasticSteps(Steps):
             yield from self._one()
 
     def begin(self) -> None:
-        """Keep what a step changes before it is applied."""
+        """Store the state that a step changes before it is applied."""
         self._is_applied = False
         buffers = [(item, item.detach().clone()) for module in self._modules for item in module.buffers()]
         random = torch.get_rng_state()
@@ -212,7 +217,7 @@ class ElasticSteps(Steps):
         self._before = back
 
     def end(self, error: BaseException | None) -> bool:
-        """Complete the step, or put it back where a rank is gone; returns whether the error is dealt with."""
+        """Complete the step, or undo it if a rank is gone; return whether the error is handled."""
         if error is None:
             self._step += 1
             try:
@@ -237,13 +242,13 @@ class ElasticSteps(Steps):
         self._is_applied = True
 
     def _break(self, error: BaseException) -> None:
-        # The traceback holds what the step held, such as the process group that is to go.
+        # The traceback keeps the step's objects alive, among them the process group that has to be destroyed.
         error.__traceback__ = None
         self._broken_at = time.monotonic()
         self._group.abort()
 
     def _is_by_others(self) -> bool:
-        """Return whether a member is gone, or waits for another epoch already; a failure of this program is none."""
+        """Return whether a member is gone or already waits for another epoch, so that this program is not the cause."""
         deadline = time.monotonic() + SEEN_WITHIN_S
         while not self._membership.gone() and not self._membership.has_left():
             if time.monotonic() > deadline:
@@ -252,7 +257,7 @@ class ElasticSteps(Steps):
         return True
 
     def _is_due(self) -> bool:
-        """Return whether ranks that came back are taken in before this step; the first member plans that ahead."""
+        """Return whether returned ranks are taken in before this step; the first member plans that ahead."""
         membership = self._membership
         if membership.is_whole:
             return False
@@ -262,7 +267,7 @@ class ElasticSteps(Steps):
         return at is not None and self._step >= at
 
     def _reform(self, began: float) -> None:
-        """Make the next epoch, and bring all to one state."""
+        """Form the next epoch and bring all members to one state."""
         before = self._membership.epoch
         self._host.settle()
         deadline = began + REFORM_WITHIN_S
@@ -270,7 +275,7 @@ class ElasticSteps(Steps):
             left_s = max(deadline - time.monotonic(), 1.0)
             epoch = self._membership.next_epoch(self._group.host, within_s=left_s, look=self._host.look)
             if epoch is None:
-                # What the program does after its last step is not for a rank that has none of the state.
+                # A rank without any state must not run the program's code after its last step.
                 raise SystemExit(0)
             try:
                 self._group.form(epoch, self._rank)
@@ -285,7 +290,7 @@ class ElasticSteps(Steps):
         self._tell(before, epoch, time.monotonic() - began)
 
     def _meet(self, place: int) -> None:
-        """Bring all members to the state of the one that is furthest; collective."""
+        """Bring all members to the state of the most advanced one; collective."""
         for module in self._modules:
             move_to_group(module)
         own = torch.tensor([self._step if self._has_state else -1, int(self._has_met)])
@@ -295,7 +300,7 @@ class ElasticSteps(Steps):
         newest = max(reached)
         source = reached.index(newest)
         if not any(bool(each[1]) for each in gathered):
-            # What is a rank's own, such as a loader's place, stays so.
+            # State that is specific to a rank, such as a data loader's position, is not replaced.
             shared = {k: v for k, v in self._state.items() if isinstance(v, nn.Module | torch.optim.Optimizer)}
             broadcast_state(shared, source, takes=place != source)
         elif min(reached) < newest:
@@ -305,7 +310,7 @@ class ElasticSteps(Steps):
         self._group.opening(lambda: self._host.reformed(place, len(reached), newest))
 
     def _tell(self, before: Epoch, now: Epoch, seconds: float) -> None:
-        """Record what has changed, on the first of those that were there before."""
+        """Record the change of members, on the first member that was there before."""
         if self._rank != next((r for r in now.members if before.tokens.get(r) == now.tokens[r]), None):
             return
         gone = [rank for rank, token in before.tokens.items() if rank not in now.tokens]

@@ -1,4 +1,4 @@
-"""Sends a run's metrics on to MLflow, Weights & Biases and TensorBoard, in a process beside the ranks.
+"""Forwards a run's metrics to MLflow, Weights & Biases and TensorBoard, in a process separate from the ranks.
 
-Nothing here runs in a rank, and nothing of the shim's waits for a network.
+No code here runs in a rank, and no code of the shim waits for a network.
 """

@@ -1,4 +1,4 @@
-"""The exporter as its shim has it: a process that is started beside the ranks, and again when it is killed."""
+"""The exporter process as the shim manages it: started beside the ranks, and restarted when it is killed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MOST_STARTS = 5
-# The first to go when memory is short, and the last to be given the processor.
+# The kernel kills it first when memory is short, and schedules it last.
 OUT_OF_MEMORY_SCORE = b"1000"
 NICE = 10
 
 
 class ExporterChild:
-    """At most one process at a time.
+    """Manages at most one exporter process at a time.
 
     Attributes:
-        pid: Of the process; None while there is none.
+        pid: The process's id; None while there is none.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], workdir: str) -> None:
@@ -34,25 +34,25 @@ class ExporterChild:
         self.pid: int | None = None
 
     def tick(self, cgroup: str | None) -> None:
-        """Starts the process where there is none."""
+        """Start the process if there is none, at most ``MOST_STARTS`` times."""
         if self.pid is None and self._num_starts < MOST_STARTS:
             self._start(cgroup)
 
     def reaped(self, pid: int) -> None:
-        """Takes note that a child of the shim has ended."""
+        """Record that a child of the shim has ended."""
         if pid == self.pid:
             self.pid = None
             self._close()
 
     def end(self, status: str) -> None:
-        """Tells the process how the run ended."""
+        """Send the process the run's final status."""
         if self._pipe is not None:
-            with contextlib.suppress(OSError):  # it has ended by itself
+            with contextlib.suppress(OSError):  # the process has ended by itself
                 os.write(self._pipe, f"{status}\n".encode())
             self._close()
 
     def kill(self) -> None:
-        """Ends the process at once."""
+        """Kill the process."""
         if self.pid is not None:
             processes.kill([self.pid], signal.SIGKILL)
         self._close()

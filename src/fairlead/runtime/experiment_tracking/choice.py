@@ -1,4 +1,4 @@
-"""Tells which trackers a run's metrics are sent on to: those whose usual variables are set in its environment."""
+"""Chooses the trackers that receive a run's metrics: those whose usual variables are set in its environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MLFLOW, WANDB, TENSORBOARD = "mlflow", "wandb", "tensorboard"
 NAMES = (MLFLOW, WANDB, TENSORBOARD)
 NONE = "none"
 SAID = {MLFLOW: "MLflow", WANDB: "Weights & Biases", TENSORBOARD: "TensorBoard"}
-# Which of those that are set up are used; all of them where it is not set.
+# Limits the trackers that are set up to those it names; if it is not set, all of them are used.
 CHOICE = "FAIRLEAD_TRACKERS"
 TENSORBOARD_VARIABLE = "TENSORBOARD_LOGGING_DIR"
 _WANDB_OFF = ("disabled", "dryrun")
@@ -18,7 +18,7 @@ _TRUE = ("true", "1", "yes")
 
 
 def chosen(env: Mapping[str, str]) -> list[str]:
-    """Return the names of the trackers that metrics are sent on to. A variable that is empty is not set."""
+    """Return the names of the trackers that receive metrics. An empty variable counts as not set."""
     is_there = {
         MLFLOW: bool(env.get("MLFLOW_TRACKING_URI")),
         WANDB: _has_wandb(env),
@@ -29,12 +29,12 @@ def chosen(env: Mapping[str, str]) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """The names in a choice, such as ``mlflow,wandb`` or ``none``."""
+    """Return the names in a choice, such as ``mlflow,wandb`` or ``none``."""
     return [word.strip() for word in text.split(",")]
 
 
 def problem(text: str) -> str | None:
-    """Return what is wrong with a choice; None when nothing is."""
+    """Return the problem with a choice; None if it is valid."""
     found = words(text)
     strange = [word for word in found if word not in NAMES and found != [NONE]]
     if not strange:

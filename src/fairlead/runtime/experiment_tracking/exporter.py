@@ -1,8 +1,9 @@
-"""Sends the metrics of one start of a run to its trackers: `PYTHON exporter.py`, beside the ranks of rank 0's pod.
+"""Sends the metrics of one attempt of a run to its trackers: `PYTHON exporter.py`, in the pod of rank 0.
 
-It follows the file of rank 0's metrics, so the training never waits for it and knows nothing of it. Each tracker has a
-thread and a bounded queue. How far each has got is kept in the pod's directory, and whoever starts this again goes on
-there. The shim says on standard input how the run ended; what is left is then sent, within a few seconds.
+It follows the file of rank 0's metrics, so training never waits for it and is not aware of it. Each tracker has a
+thread and a bounded queue. The offset that each tracker has reached is stored in the pod's directory, and a restarted
+exporter continues there. The shim writes the run's final status to standard input; the remaining points are then sent
+within a few seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import types
 from collections import deque
 
 if __name__ == "__main__":
-    # Started by path: our own modules are found without running fairlead/__init__.py, and hide none of others'.
+    # Started by path: Fairlead's modules are found without running fairlead/__init__.py and shadow no other modules.
     del sys.path[0]
     _runtime = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for _name, _path in (("fairlead", os.path.dirname(_runtime)), ("fairlead.runtime", _runtime)):
@@ -41,26 +42,26 @@ LOOK_EVERY_S = 1.0
 MOST_WAITING = 10_000
 MOST_AT_ONCE = 500
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
-# Of all that is done once the ranks have ended; the shim waits a little longer.
+# Limit of all work after the ranks have ended; the shim waits a little longer.
 END_S = 10.0
 LAST_ANSWER_S = 9.0
-# Of a tracker that did not answer before.
+# Time-out for a tracker that did not answer before.
 AWAY_ANSWER_S = 1.0
 
 
 def main() -> None:
-    """Follows the pod that the environment names, to its end."""
+    """Follow the pod that the environment names until it ends."""
     env = dict(os.environ)
     pod_dir = env["FAIRLEAD_POD_DIR"]
     pod = podfiles.read_json(os.path.join(pod_dir, "pod.json")) or {}
     about = read_about(env, str(pod.get("command", "")))
     Exporter(pod_dir, env, about).follow(sys.stdin.fileno())
-    # A thread that still waits for an answer is not waited for.
+    # Exit without joining threads that still wait for an answer.
     os._exit(0)
 
 
 class Exporter:
-    """Reads points as they are written, and gives them to each tracker's lane."""
+    """Reads points as they are written and gives them to each tracker's lane."""
 
     def __init__(self, pod_dir: str, env: Mapping[str, str], about: About) -> None:
         self._path = os.path.join(pod_dir, SERIES)
@@ -77,7 +78,7 @@ class Exporter:
             self.tell(f"{choice.CHOICE}: {problem}")
 
     def follow(self, said: int) -> None:
-        """Until the descriptor says how the run ended, or is closed."""
+        """Follow the metrics until the descriptor has the run's final status or is closed."""
         is_over = False
         while not is_over:
             is_over = bool(select.select([said], [], [], LOOK_EVERY_S)[0])
@@ -86,7 +87,7 @@ class Exporter:
         self.end(_ending(said))
 
     def look(self) -> None:
-        """Gives new points to the lanes; the first ones begin them."""
+        """Give new points to the lanes; the first points start the lanes."""
         points = self._read()
         if points and self._waiting:
             self._begin()
@@ -94,7 +95,7 @@ class Exporter:
             lane.add(points)
 
     def end(self, status: str | None) -> None:
-        """Lets every tracker have the rest, within a few seconds."""
+        """Send the remaining points to every tracker, within ``END_S`` seconds."""
         deadline = time.monotonic() + END_S
         for lane in self._lanes:
             lane.end(status)
@@ -103,7 +104,7 @@ class Exporter:
             lane.account()
 
     def tell(self, message: str) -> None:
-        """Adds an event of the run; on a full disk it is lost."""
+        """Record an event of the run; if the disk is full, it is lost."""
         line = json.dumps({"at": time.time(), "type": "MetricsExport", "message": message}) + "\n"
         try:
             with open(self._events, "ab", buffering=0) as file:
@@ -112,7 +113,7 @@ class Exporter:
             return
 
     def _begin(self) -> None:
-        """Makes the lanes, but for trackers that the program uses by itself."""
+        """Start the lanes, except for trackers that the program itself uses."""
         own = (podfiles.read_json(self._report) or {}).get("trackers") or ()
         for name in self._waiting:
             if name in own:
@@ -129,7 +130,7 @@ class Exporter:
         self._waiting = []
 
     def _read(self) -> list[tuple[int, Point]]:
-        """The points of whole lines that are new, each with the offset of its line's end."""
+        """Return the points of new complete lines, each with the offset of its line's end."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
@@ -143,13 +144,13 @@ class Exporter:
                 at, step, values = json.loads(line)
                 numbers = {str(name): float(value) for name, value in values.items()}
                 found.append((self._offset, Point(float(at), None if step is None else int(step), numbers)))
-            except (ValueError, TypeError, AttributeError):  # a line that the program itself wrote there
+            except (ValueError, TypeError, AttributeError):  # a line that the program itself wrote into the file
                 continue
         return found
 
 
 class SentOffsets:
-    """A file that says how far each tracker has got, so that another process goes on there."""
+    """The file with the offset that each tracker has reached, at which a restarted exporter continues."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -158,12 +159,12 @@ class SentOffsets:
         self._known: dict[str, Any] = known if isinstance(known, dict) else {}
 
     def of(self, name: str) -> int:
-        """Up to where a tracker has everything."""
+        """Return the offset up to which a tracker has every point."""
         offset = self._known.get(name, 0)
         return offset if isinstance(offset, int) else 0
 
     def put(self, name: str, offset: int) -> None:
-        """Keeps that a tracker has everything up to there; where it cannot be kept some is sent twice."""
+        """Store the offset up to which a tracker has every point; if that fails, some points are sent twice."""
         with self._lock:
             self._known[name] = offset
             try:
@@ -173,7 +174,7 @@ class SentOffsets:
 
 
 class Lane(threading.Thread):
-    """One tracker: its queue, of which the oldest points are lost when it is full, and the thread that empties it."""
+    """One tracker: its queue, which drops the oldest points when full, and the thread that sends them."""
 
     def __init__(self, name: str, target: Target, exporter: Exporter, sent: SentOffsets, *, is_first: bool) -> None:
         super().__init__(name=name, daemon=True)
@@ -195,7 +196,7 @@ class Lane(threading.Thread):
         self._is_told = False
 
     def add(self, points: Sequence[tuple[int, Point]]) -> None:
-        """Queues points that the tracker has not got."""
+        """Queue the points that the tracker does not have yet."""
         with self._changed:
             if self._is_given_up:
                 return
@@ -204,14 +205,14 @@ class Lane(threading.Thread):
             self._changed.notify()
 
     def end(self, status: str | None) -> None:
-        """Lets the thread end once the queue is empty; no answer is waited for long any more."""
+        """Let the thread end once the queue is empty, with a short time-out for answers from now on."""
         with self._changed:
             self._target.hurry(AWAY_ANSWER_S if self._is_away else LAST_ANSWER_S)
             self._is_ending, self._status = True, status
             self._changed.notify()
 
     def account(self) -> None:
-        """Tells what the tracker will never get, if there is any; once the thread has ended or is out of time."""
+        """Report the number of points that were not sent, if any, once the thread has ended or is out of time."""
         with self._changed:
             num_lost = self._num_lost + len(self._queue) + self._num_on_the_way
             if num_lost and not self._is_given_up and not self._is_told:
@@ -221,7 +222,7 @@ class Lane(threading.Thread):
                 self._exporter.tell(f"{points} of the metrics did not get to {self._said}; {kept}.")
 
     def run(self) -> None:
-        """Empties the queue until it is to end."""
+        """Send the queue's points until the lane is told to end."""
         wait_s = FIRST_WAIT_S
         while True:
             batch = self._next()
@@ -230,13 +231,13 @@ class Lane(threading.Thread):
             except Refused as error:
                 self._give_up(f"Metrics are not sent to {self._said}: {error}.")
                 return
-            except Exception as error:  # noqa: BLE001 (a tracker's package raises what it likes)
+            except Exception as error:  # noqa: BLE001 (a tracker's package may raise anything)
                 self._put_back(batch)
                 self._say_away(error)
                 with self._changed:
                     if self._is_ending:
                         return
-                    # New points are no reason to ask sooner, the end is.
+                    # New points do not shorten the wait; the end of the run does.
                     self._changed.wait_for(lambda: self._is_ending, wait_s)
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
                 continue
@@ -245,7 +246,7 @@ class Lane(threading.Thread):
                 return
 
     def _next(self) -> list[tuple[int, Point]]:
-        """The next points; none when the queue is empty and is to stay so."""
+        """Return the next points; an empty list if the queue is empty and the lane is ending."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._is_ending)
             self._num_on_the_way = min(MOST_AT_ONCE, len(self._queue))
@@ -307,7 +308,7 @@ def _target(name: str, env: Mapping[str, str], about: About) -> Target:
 
 
 def _ending(said: int) -> str | None:
-    """The word on a descriptor; None when it was closed without one, as by a shim that was killed."""
+    """Return the status written to a descriptor; None if it was closed without one, as by a killed shim."""
     return os.read(said, 64).decode("ascii", "replace").strip() or None
 
 

@@ -1,4 +1,4 @@
-"""The part of MLflow's REST API that runs and models need, spoken without MLflow's package.
+"""The part of MLflow's REST API that runs and models need, used without MLflow's package.
 
 See https://mlflow.org/docs/latest/api_reference/rest-api.html. Standard library only.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import IO, Any
 
 TIMEOUT_S = 10.0
-# Of an experiment that nobody named, as in MLflow's own clients.
+# Used if no experiment is named, as in MLflow's own clients.
 DEFAULT_EXPERIMENT = "0"
 NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
 THERE_ALREADY = "RESOURCE_ALREADY_EXISTS"
@@ -34,7 +34,7 @@ class MlflowError(Refused):
     """The server answered with an error.
 
     Attributes:
-        code: MLflow's word for it, such as ``RESOURCE_DOES_NOT_EXIST``.
+        code: MLflow's error code, such as ``RESOURCE_DOES_NOT_EXIST``.
     """
 
     def __init__(self, message: str, code: str) -> None:
@@ -43,15 +43,17 @@ class MlflowError(Refused):
 
 
 class Mlflow:
-    """A server. ``timeout_s`` may be changed at any time."""
+    """An MLflow server. ``timeout_s`` may be changed at any time."""
 
     def __init__(self, uri: str, env: Mapping[str, str]) -> None:
-        """Args:
-            uri: As in ``MLFLOW_TRACKING_URI``.
-            env: With the variables by which MLflow's clients sign in.
+        """Parse the address and the credentials; nothing is sent yet.
+
+        Args:
+            uri: The server's address, as in ``MLFLOW_TRACKING_URI``.
+            env: The environment, with the variables by which MLflow's clients authenticate.
 
         Raises:
-            Refused: It is the address of no server.
+            Refused: The address is not an HTTP or HTTPS URL.
         """  # fmt: skip
         split = urllib.parse.urlsplit(uri)
         if split.scheme not in ("http", "https") or not split.hostname:
@@ -64,25 +66,25 @@ class Mlflow:
         self._context = _tls(env) if split.scheme == "https" else None
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
-        """Asks ``/api/2.0/mlflow/PATH``.
+        """Send a GET request to ``/api/2.0/mlflow/PATH``.
 
         Raises:
-            MlflowError: The server refuses.
-            OSError: It does not answer, or is busy.
+            MlflowError: The server refuses the request.
+            OSError: The server does not answer, or is busy.
         """
         return self._asked("GET", f"/api/2.0/mlflow/{path}?{urllib.parse.urlencode(query)}", None)
 
     def post(self, path: str, body: Mapping[str, Any], method: str = "POST") -> dict[str, Any]:
-        """Sends a body to ``/api/2.0/mlflow/PATH``; raises as ``get`` does."""
+        """Send a JSON body to ``/api/2.0/mlflow/PATH``; raises the errors of ``get``."""
         return self._asked(method, f"/api/2.0/mlflow/{path}", json.dumps(body).encode())
 
     def upload(self, path: str, file: IO[bytes], size: int) -> None:
-        """Puts a file among the artefacts that the server keeps itself; raises as ``get`` does."""
+        """Upload a file to the artifacts that the server stores itself; raises the errors of ``get``."""
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         self._asked("PUT", f"/api/2.0/mlflow-artifacts/artifacts/{urllib.parse.quote(path)}", file, headers)
 
     def experiment(self, env: Mapping[str, str]) -> str:
-        """The experiment that variables name, which is made where there is none; raises as ``get`` does."""
+        """Return the id of the experiment that the variables name, created if needed; raises the errors of ``get``."""
         if env.get("MLFLOW_EXPERIMENT_ID"):
             return env["MLFLOW_EXPERIMENT_ID"]
         name = env.get("MLFLOW_EXPERIMENT_NAME")
@@ -101,12 +103,12 @@ class Mlflow:
             try:
                 return str(self.post("experiments/create", {"name": name})["experiment_id"])
             except MlflowError as error:
-                if error.code != THERE_ALREADY:  # somebody else made it just now
+                if error.code != THERE_ALREADY:  # another client has just created it
                     raise
         raise AssertionError("the second look raises")
 
     def find_run(self, experiment: str, tag: str, value: str) -> dict[str, Any] | None:
-        """The run of an experiment that has a tag; None where there is none. Raises as ``get`` does."""
+        """Return the run of an experiment that has a tag, or None; raises the errors of ``get``."""
         wanted = {"experiment_ids": [experiment], "filter": f"tags.`{tag}` = '{value}'", "max_results": 1}
         runs = self.post("runs/search", wanted).get("runs") or []
         return runs[0] if runs else None

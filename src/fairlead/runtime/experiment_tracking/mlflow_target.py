@@ -1,4 +1,4 @@
-"""A run of ours as a run of MLflow's, found again by a tag after every restart."""
+"""Exports a Fairlead run as an MLflow run, which a tag identifies across attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fairlead.runtime.experiment_tracking.target import About, Point
 
 TAG = "fairlead.run_uid"
-# What one request may hold of these.
+# Limits of one request.
 MOST_METRICS = 1_000
 MOST_PARAMETERS = 100
 MOST_VALUE = 6_000
@@ -23,7 +23,7 @@ _STRANGE = re.compile(r"[^\w\-. :/]")
 
 
 class MlflowTarget:
-    """An MLflow server. A run that ``MLFLOW_RUN_ID`` names is used as it is, and its end is left to whoever made it."""
+    """An MLflow server. A run that ``MLFLOW_RUN_ID`` names is used as it is, and its creator has to end it."""
 
     def __init__(self, env: Mapping[str, str], about: About) -> None:
         self._server = Mlflow(env["MLFLOW_TRACKING_URI"], env)
@@ -33,11 +33,11 @@ class MlflowTarget:
         self._run: str | None = None
 
     def hurry(self, timeout_s: float) -> None:
-        """Waits no longer than this for an answer from now on."""
+        """Set the time-out for answers from now on."""
         self._server.timeout_s = timeout_s
 
     def begin(self) -> str:
-        """Joins the run; MLflow's own link to it."""
+        """Join the MLflow run and return its link in MLflow's UI."""
         run = self._given_run() if self._given is not None else self._own_run()
         self._run = run["run_id"]
         parameters = [
@@ -48,7 +48,7 @@ class MlflowTarget:
         return f"{self._server.address}/#/experiments/{run['experiment_id']}/runs/{self._run}"
 
     def send(self, points: Sequence[Point]) -> None:
-        """Sends points; the server keeps one value of a metric, time and step once."""
+        """Send points; the server stores each combination of metric, time, step and value once."""
         metrics = [
             {"key": _name(name), "value": value, "timestamp": int(at * 1000), "step": step or 0}
             for at, step, values in points
@@ -58,7 +58,7 @@ class MlflowTarget:
             self._server.post("runs/log-batch", {"run_id": self._run, "metrics": metrics[begin : begin + MOST_METRICS]})
 
     def end(self, status: str | None) -> None:
-        """Says how the run ended."""
+        """Set the run's final status."""
         if status is not None and self._given is None:
             self._update(status, end_time=int(time.time() * 1000))
 
@@ -97,5 +97,5 @@ class MlflowTarget:
 
 
 def _name(name: str) -> str:
-    """A name that MLflow allows."""
+    """Return the name with characters that MLflow does not allow replaced."""
     return _STRANGE.sub("_", name)[:250]

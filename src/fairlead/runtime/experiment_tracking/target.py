@@ -1,4 +1,4 @@
-"""The port to a tracker, and what a tracker is told of a run."""
+"""The port to a tracker, and the facts about a run that a tracker receives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Point(NamedTuple):
-    """Metrics of one step."""
+    """Metrics of one step, with the time in Unix seconds."""
 
     at: float
     step: int | None
@@ -19,10 +19,10 @@ class Point(NamedTuple):
 
 
 class About(NamedTuple):
-    """The run whose metrics they are.
+    """The run to which the metrics belong.
 
     Attributes:
-        parameters: Of a trial of a sweep; empty for other runs.
+        parameters: The parameters of a sweep's trial; empty for other runs.
     """
 
     name: str
@@ -34,35 +34,35 @@ class About(NamedTuple):
 
 
 class Refused(Exception):
-    """The tracker will not take it, however often it is asked."""
+    """The tracker refuses the request, and would refuse a retry too."""
 
 
 class Target(Protocol):
-    """A tracker. One thread uses it; whatever else it raises is worth another try."""
+    """A tracker, used by one thread. Any exception other than ``Refused`` is retried."""
 
     def begin(self) -> str:
-        """Joins the tracker's run of this uid, which is made where there is none; says where it is seen.
+        """Join the tracker's run of this uid, created if needed, and return its address.
 
         Raises:
-            Refused: It cannot be used.
+            Refused: The tracker cannot be used.
         """
 
     def send(self, points: Sequence[Point]) -> None:
-        """Sends points; sent twice they are there once, or harm nothing.
+        """Send points; sending them twice is harmless.
 
         Raises:
-            Refused: The tracker will not have them.
+            Refused: The tracker refuses the points.
         """
 
     def hurry(self, timeout_s: float) -> None:
-        """Waits no longer than this for an answer from now on. Another thread may call it."""
+        """Set the time-out for answers from now on. Another thread may call it."""
 
     def end(self, status: str | None) -> None:
-        """Says how this start of the run ended: FINISHED, FAILED or KILLED; None where that is not known."""
+        """Set the final status of this attempt: FINISHED, FAILED or KILLED; None if it is not known."""
 
 
 def read_about(env: Mapping[str, str], command: str) -> About:
-    """Read what the environment of a pod tells of its run."""
+    """Read the facts about a pod's run from its environment."""
     try:
         parameters = json.loads(env.get("FAIRLEAD_PARAMS") or "{}")
     except ValueError:

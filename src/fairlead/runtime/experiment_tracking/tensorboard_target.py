@@ -1,7 +1,7 @@
-"""Metrics as a file that TensorBoard reads, written without its package.
+"""Writes metrics as a file that TensorBoard reads, without TensorBoard's package.
 
-The file is a list of records, each its length and its bytes with a masked CRC-32C of either; the bytes are an ``Event``
-of ``tensorflow/core/util/event.proto`` with one ``Summary.Value`` for each metric.
+The file is a list of records. Each has its length and its bytes, each followed by a masked CRC-32C. The bytes are an
+``Event`` of ``tensorflow/core/util/event.proto`` with one ``Summary.Value`` for each metric.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = "brain.Event:2"
 
 
 class TensorBoardTarget:
-    """A directory for one run below that of ``TENSORBOARD_LOGGING_DIR``; each start writes a file of its own."""
+    """A directory for one run below ``TENSORBOARD_LOGGING_DIR``; each attempt writes a separate file."""
 
     def __init__(self, env: Mapping[str, str], about: About) -> None:
         self._directory = os.path.join(
@@ -31,20 +31,20 @@ class TensorBoardTarget:
         self._path = os.path.join(self._directory, f"events.out.tfevents.{time.time():.0f}.fairlead.{os.getpid()}")
 
     def hurry(self, timeout_s: float) -> None:
-        """Nothing here waits."""
+        """Do nothing: writing a file does not wait for an answer."""
 
     def begin(self) -> str:
-        """Makes the file; its directory."""
+        """Create the file and return its directory."""
         os.makedirs(self._directory, exist_ok=True)
         self._append(_record(_event(time.time(), None, version=VERSION)))
         return self._directory
 
     def send(self, points: Sequence[Point]) -> None:
-        """Appends points."""
+        """Append points to the file."""
         self._append(b"".join(_record(_event(at, step, values)) for at, step, values in points))
 
     def end(self, status: str | None) -> None:
-        """Nothing is left to be said: a file has no end."""
+        """Do nothing: the file format has no end record."""
 
     def _append(self, data: bytes) -> None:
         with open(self._path, "ab", buffering=0) as file:
@@ -55,7 +55,7 @@ class TensorBoardTarget:
 
 
 def _event(at: float, step: int | None, values: Mapping[str, float] | None = None, version: str | None = None) -> bytes:
-    """An ``Event``: wall_time = 1, step = 2, file_version = 3, summary = 5."""
+    """Return an encoded ``Event``: wall_time = 1, step = 2, file_version = 3, summary = 5."""
     parts = [b"\x09", struct.pack("<d", at)]
     if step:
         parts += [b"\x10", _varint(step)]
@@ -112,7 +112,7 @@ _TABLE = _table()
 
 
 def _crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli), a byte at a time: records are small."""
+    """Return the CRC-32C (Castagnoli), computed one byte at a time, as records are small."""
     found = 0xFFFFFFFF
     for byte in data:
         found = _TABLE[(found ^ byte) & 0xFF] ^ found >> 8

@@ -1,4 +1,4 @@
-"""A run of ours as a run of Weights & Biases, by the package ``wandb`` of the run's own Python."""
+"""Exports a Fairlead run as a Weights & Biases run, with the package ``wandb`` of the run's own Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP = "step"
 
 
 class WandbTarget:
-    """Weights & Biases. The run has our uid, so that a restart goes on with it; WANDB_RUN_ID names another."""
+    """A Weights & Biases run. Its id is the Fairlead run's uid, so that all attempts share it, or WANDB_RUN_ID."""
 
     def __init__(self, env: Mapping[str, str], about: About) -> None:
         self._env = env
@@ -23,10 +23,10 @@ class WandbTarget:
         self._run: Any = None
 
     def hurry(self, timeout_s: float) -> None:
-        """Its package has limits of its own; whoever waits for this process ends it."""
+        """Do nothing: the package has its own time-outs, and the shim kills this process if it takes too long."""
 
     def begin(self) -> str:
-        """Joins the run; its address, or its directory where it is kept offline."""
+        """Join the run and return its address, or its directory if it is offline."""
         try:
             import wandb
         except ImportError as error:
@@ -41,7 +41,7 @@ class WandbTarget:
                 config=dict(about.parameters),
                 settings=wandb.Settings(console="off", silent=True, disable_git=True, x_disable_stats=True),
             )
-            # Steps go back when a run resumes from a checkpoint, which its own counter may not.
+            # Steps go back when a run resumes from a checkpoint, which W&B's own step counter does not allow.
             self._run.define_metric(STEP, hidden=True)
             self._run.define_metric("*", step_metric=STEP)
         except Exception as error:
@@ -49,11 +49,11 @@ class WandbTarget:
         return str(self._run.url or self._run.dir)
 
     def send(self, points: Sequence[Point]) -> None:
-        """Hands points to the package, which sends them."""
+        """Pass points to the package, which sends them."""
         for at, step, values in points:
             self._run.log({**values, STEP: step or 0, "_timestamp": at})
 
     def end(self, status: str | None) -> None:
-        """Sends what is left and says how the run ended."""
+        """Send the remaining points and set the run's final status."""
         if self._run is not None:
             self._run.finish(exit_code=0 if status in (None, "FINISHED") else 1)

@@ -1,1 +1,1 @@
-"""Callbacks for training frameworks. Each imports its framework, so nothing else may import what is here."""
+"""Callbacks for training frameworks. Each module imports its framework, so no other code may import it."""

@@ -1,4 +1,4 @@
-"""The arguments by which ranks of a run meet in XGBoost and LightGBM, which read no variables. Imports neither."""
+"""Arguments by which XGBoost and LightGBM connect a run's ranks, as they read no variables. Imports neither."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Mapping
 
 from fairlead.runtime.errors import Misuse
 
-RESOLVE_S = 120.0  # a pod has its name some seconds after its address
+RESOLVE_S = 120.0  # a pod's DNS name exists some seconds after its address
 _RETRY_S = 0.5
-CONNECT_TRIES = 10  # it waits 0, 2, 4 ... seconds between them; rank 0 may import for a while
+CONNECT_TRIES = 10  # XGBoost waits 0, 2, 4 ... seconds between them; rank 0 may import for a while
 
 
 def communicator_args(environ: Mapping[str, str] | None = None) -> dict[str, str | int]:
-    """Return arguments of ``xgboost.collective.CommunicatorContext`` for this rank.
+    """Return the arguments of ``xgboost.collective.CommunicatorContext`` for this rank.
 
     Raises:
-        Misuse: The run does not say ``framework: xgboost``.
+        Misuse: The run's spec does not have ``framework: xgboost``.
     """
     env = os.environ if environ is None else environ
     if "DMLC_TRACKER_URI" not in env:
@@ -32,13 +32,13 @@ def communicator_args(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def network_params(environ: Mapping[str, str] | None = None) -> dict[str, str | int]:
-    """Return parameters of LightGBM's for this rank: its own port and the addresses of all ranks.
+    """Return the LightGBM parameters of this rank: its own port and the addresses of all ranks.
 
-    LightGBM finds itself among them by the addresses of this machine, so names are looked up here; a pod's name comes a
-    while after its address, up to ``RESOLVE_S`` seconds.
+    LightGBM finds itself among them by this machine's addresses, so names are resolved here. A pod's name may be
+    resolvable only some time after it has an address; this waits for up to ``RESOLVE_S`` seconds.
 
     Raises:
-        Misuse: The run does not say ``framework: lightgbm``, or the name of a rank's host never comes.
+        Misuse: The run's spec does not have ``framework: lightgbm``, or a rank's host has no address in time.
     """
     env = os.environ if environ is None else environ
     if "LIGHTGBM_MACHINES" not in env:

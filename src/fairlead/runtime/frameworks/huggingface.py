@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face as part of a run: progress, checkpoints, stop notices."""
+"""Integrates the Hugging Face Trainer into a run: progress, checkpoints, stop notices."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fairlead.runtime.session import Run
 _OF_PROGRESS = ("step", "total", "loss", "epoch", "samples", "tokens")
 
 
-class FairleadCallback(TrainerCallback):  # type: ignore[misc] # transformers is not there when types are checked
+class FairleadCallback(TrainerCallback):  # type: ignore[misc] # transformers is not installed when types are checked
     """Reports the Trainer's progress to a run, and saves and resumes with it.
 
-    ``with callback.resumed(trainer) as path: trainer.train(resume_from_checkpoint=path)``. Checkpoints are made as
-    often as the run's spec says, whatever ``save_strategy`` is, and a stop notice leaves one of the very step.
+    ``with callback.resumed(trainer) as path: trainer.train(resume_from_checkpoint=path)``. Checkpoints are saved as
+    often as the run's spec says, regardless of ``save_strategy``, and a stop notice saves one at the current step.
     """
 
     def __init__(self, run: Run) -> None:
@@ -32,14 +32,14 @@ class FairleadCallback(TrainerCallback):  # type: ignore[misc] # transformers is
 
     @contextlib.contextmanager
     def resumed(self, trainer: Trainer) -> Iterator[str | None]:
-        """Give ``trainer.train(resume_from_checkpoint=...)`` the newest good checkpoint, None the first time.
+        """Yield the newest usable checkpoint for ``trainer.train(resume_from_checkpoint=...)``; None if there is none.
 
-        What it holds is there until the block ends. All ranks come here, once.
+        Its files exist until the block ends. All ranks must call this, once.
 
         Raises:
-            Misuse: The Trainer has another number of processes than the run has ranks.
-            StoreUnavailable: The place of the checkpoints cannot be read.
-            CheckpointMismatch: No sound checkpoint fits the program.
+            Misuse: The Trainer's number of processes differs from the run's number of ranks.
+            StoreUnavailable: The checkpoint storage cannot be read.
+            CheckpointMismatch: No undamaged checkpoint fits the program.
         """
         if trainer.args.world_size != self._run.world_size:
             raise Misuse(
@@ -59,13 +59,13 @@ class FairleadCallback(TrainerCallback):  # type: ignore[misc] # transformers is
         logs: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Keep what the Trainer logs; the next progress tells it."""
+        """Store the values that the Trainer logs, to report them with the next progress."""
         for name, value in (logs or {}).items():
             if isinstance(value, Real) and math.isfinite(value):
                 self._logged[name] = value
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Tell the progress, and save when it is time; ends the program after a stop notice."""
+        """Report progress and save if a checkpoint is due; ends the program after a stop notice."""
         if self._trainer is None:
             raise Misuse(
                 "trainer.train() was called outside `with callback.resumed(trainer) as path:`; "
@@ -75,18 +75,18 @@ class FairleadCallback(TrainerCallback):  # type: ignore[misc] # transformers is
         total = state.max_steps if state.max_steps > 0 else None
         step, loss = state.global_step, self._logged.get("loss")
         self._run.progress(step, total=total, loss=loss, epoch=state.epoch, **metrics)
-        # The last state now, not when the run is left: by then the Trainer may have loaded its best model again.
+        # Saves the last state now rather than at exit, by when the Trainer may have loaded its best model again.
         self._run.checkpoint(step, save=self._save, force=total is not None and step >= total)
 
     def _save(self, directory: Path) -> None:
-        """Have the Trainer save into this directory; it names the checkpoint by its step."""
+        """Make the Trainer save into this directory; it names the checkpoint by its step."""
         trainer = self._trainer
         assert trainer is not None
         args, control = trainer.args, trainer.control
         kept = args.output_dir, args.push_to_hub, control.should_save
         args.output_dir, args.push_to_hub = str(directory), False
         try:
-            # The Trainer's own way for checkpoints at any time; there is no public one.
+            # This is how the Trainer itself saves a checkpoint at any time; there is no public method.
             trainer._save_checkpoint(trainer.model, trial=None)
         finally:
             args.output_dir, args.push_to_hub, control.should_save = kept

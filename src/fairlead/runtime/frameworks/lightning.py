@@ -1,4 +1,4 @@
-"""The Trainer of Lightning as part of a run: progress, checkpoints, stop notices."""
+"""Integrates the Lightning Trainer into a run: progress, checkpoints, stop notices."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ CHECKPOINT = "checkpoint.ckpt"
 _OF_PROGRESS = ("step", "total", "loss", "epoch", "samples", "tokens")
 
 
-class FairleadCallback(lightning.Callback):  # type: ignore[misc] # lightning is not there when types are checked
+class FairleadCallback(lightning.Callback):  # type: ignore[misc] # lightning is not installed when types are checked
     """Reports the Trainer's progress to a run, and saves and resumes with it.
 
-    ``with callback.resumed(trainer) as path: trainer.fit(model, data, ckpt_path=path)``. Checkpoints are made as often
-    as the run's spec says, beside those of any ``ModelCheckpoint``, and a stop notice leaves one of the very step.
+    ``with callback.resumed(trainer) as path: trainer.fit(model, data, ckpt_path=path)``. Checkpoints are saved as often
+    as the run's spec says, in addition to those of any ``ModelCheckpoint``, and a stop notice saves one at the current
+    step.
     """
 
     def __init__(self, run: Run) -> None:
@@ -39,14 +40,14 @@ class FairleadCallback(lightning.Callback):  # type: ignore[misc] # lightning is
 
     @contextlib.contextmanager
     def resumed(self, trainer: lightning.Trainer) -> Iterator[str | None]:
-        """Give ``trainer.fit(ckpt_path=...)`` the newest good checkpoint, None the first time.
+        """Yield the newest usable checkpoint for ``trainer.fit(ckpt_path=...)``; None if there is none.
 
-        What it holds is there until the block ends. All ranks come here, once.
+        Its files exist until the block ends. All ranks must call this, once.
 
         Raises:
-            Misuse: The Trainer has another number of processes than the run has ranks.
-            StoreUnavailable: The place of the checkpoints cannot be read.
-            CheckpointMismatch: No sound checkpoint fits the program.
+            Misuse: The Trainer's number of processes differs from the run's number of ranks.
+            StoreUnavailable: The checkpoint storage cannot be read.
+            CheckpointMismatch: No undamaged checkpoint fits the program.
         """
         if trainer.world_size != self._run.world_size:
             raise Misuse(
@@ -60,7 +61,7 @@ class FairleadCallback(lightning.Callback):  # type: ignore[misc] # lightning is
             yield str(path) if path.exists() else None
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Learn how long it lasts, and take stop notices back from Lightning, which ends at once and saves nothing."""
+        """Read the number of steps, and restore the stop-notice handler, as Lightning's own saves nothing."""
         if self._trainer is not trainer:
             raise Misuse(
                 "trainer.fit() was called outside `with callback.resumed(trainer) as path:`; "
@@ -80,9 +81,9 @@ class FairleadCallback(lightning.Callback):  # type: ignore[misc] # lightning is
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Tell the progress, and save when it is time; ends the program after a stop notice."""
+        """Report progress and save if a checkpoint is due; ends the program after a stop notice."""
         step = trainer.global_step
-        if step == self._step:  # gradients are still being gathered
+        if step == self._step:  # gradients are still being accumulated
             return
         self._step = step
         metrics = {name: value for name, value in trainer.callback_metrics.items() if name not in _OF_PROGRESS}

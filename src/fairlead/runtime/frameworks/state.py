@@ -1,4 +1,4 @@
-"""A framework's own checkpoint as files of a run: every rank writes its part, and reads the parts of all."""
+"""A framework's own checkpoint as files of a run: every rank writes its part and reads the parts of all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def resumed_files(run: Run) -> Iterator[Path]:
-    """A directory with the files of all ranks of the newest good checkpoint; empty when there is none."""
+    """Yield a directory with the files of all ranks of the newest usable checkpoint; it is empty if there is none."""
     if os.environ.get("FAIRLEAD_RUN"):
         own = run.dir / f"resumed-{run.rank}"
         shutil.rmtree(own, ignore_errors=True)  # of an attempt that was killed
@@ -31,12 +31,12 @@ def resumed_files(run: Run) -> Iterator[Path]:
 
 
 def gather(files: Path, into: Path) -> None:
-    """Bring the files of all ranks of a checkpoint together, without a copy where the file system allows it.
+    """Collect the files of all ranks of a checkpoint, as hard links if the file system allows them.
 
     Args:
-        files: What the checkpoint has of one rank: ``rank-N/files``.
+        files: The files of one rank in the checkpoint: ``rank-N/files``.
     """
-    if into.exists() and any(into.iterdir()):  # of a checkpoint that could not be loaded
+    if into.exists() and any(into.iterdir()):  # left by a checkpoint that could not be loaded
         shutil.rmtree(into)
     for each in sorted(files.parent.parent.glob("rank-*/files")):
         shutil.copytree(each, into, copy_function=_link, dirs_exist_ok=True)
@@ -46,6 +46,6 @@ def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except FileExistsError:
-        pass  # written alike by several ranks
+        pass  # several ranks write the same file
     except OSError:
         shutil.copy2(source, target)

@@ -1,1 +1,1 @@
-"""Stands first on PYTHONPATH of an interpreter that is to be a launcher, or whose stacks may be asked for."""
+"""First directory on the PYTHONPATH of an interpreter that becomes a launcher, or whose stacks can be requested."""

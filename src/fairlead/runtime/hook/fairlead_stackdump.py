@@ -1,14 +1,14 @@
-# Has Python write the stacks of all threads into a file when a signal comes: asked for by fairlead/runtime/stacks.py.
-# Imported by the hook in interpreters of any age, so it must parse in any Python, and imports next to nothing.
+# Makes Python write the stacks of all threads into a file on a signal, which fairlead/runtime/stacks.py sends.
+# The hook imports it in interpreters of any age, so it must parse in any Python and import almost nothing.
 import os
 
-SIGNAL = 45  # of the real-time signals, which programs rarely use; its default would end the process
+SIGNAL = 45  # a real-time signal, which programs rarely use; its default action would end the process
 VARIABLE = "FAIRLEAD_STACKS"
-_LEAST_FD = 200  # out of the way of programs that count on the lowest descriptors
+_LEAST_FD = 200  # high enough for programs that rely on the lowest descriptors
 
 
 def register():
-    """Registers this process if its environment names the file, which is there already, and it is not registered."""
+    """Register this process, if its environment names an existing file and it is not registered yet."""
     path = os.environ.get(VARIABLE)
     if not path or not os.path.isdir("/proc/self/fd") or is_registered("self", path):
         return
@@ -26,7 +26,7 @@ def register():
 
 
 def is_registered(pid, path):
-    """Tells whether a process catches the signal and has the file open: no other is ever sent the signal."""
+    """Return whether a process catches the signal and has the file open; no other process is sent the signal."""
     try:
         with open("/proc/%s/status" % pid) as file:  # noqa: UP031 (older than format)
             caught = [int(line.split()[1], 16) for line in file if line.startswith("SigCgt:")]
@@ -38,7 +38,7 @@ def is_registered(pid, path):
                 if os.readlink(os.path.join(folder, name)) == path:
                     return True
             except OSError:
-                continue  # closed meanwhile
+                continue  # closed in the meantime
     except (IOError, OSError):  # noqa: UP024 (they differ before Python 3.3)
         return False
     return False

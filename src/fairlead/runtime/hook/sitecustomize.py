@@ -1,6 +1,6 @@
-# Our way into an interpreter before it runs the program: with FAIRLEAD_LAUNCHER it becomes the launcher (see
-# fairlead/runtime/forking.py), else its stacks can be asked for when the run hangs (fairlead/runtime/stacks.py).
-# It must parse in any Python, and must never return in the launcher itself, as the script would run there.
+# Runs in an interpreter before its program: with FAIRLEAD_LAUNCHER it becomes the launcher (see
+# fairlead/runtime/forking.py), otherwise its stacks can be requested if the run hangs (fairlead/runtime/stacks.py).
+# It must parse in any Python, and must never return in the launcher itself, because the script would run there.
 import os
 import sys
 
@@ -26,7 +26,7 @@ def _serve():
     except BaseException as error:  # noqa: BLE001 (whatever it is, the script must not run here)
         state = os.environ["FAIRLEAD_LAUNCHER"]
         os.environ["FAIRLEAD_LAUNCHER_REFUSED"] = repr(error)
-        del os.environ["PYTHONPATH"]  # or we would be here again
+        del os.environ["PYTHONPATH"]  # otherwise this hook would run again
         argv = state.split("\n")[:2]
         os.execv(argv[0], argv)
         os._exit(1)
@@ -49,4 +49,4 @@ if "FAIRLEAD_LAUNCHER" in os.environ:
 else:
     _register()
 del sys.modules["sitecustomize"]
-import sitecustomize  # noqa: E402,F401 (the one that we stand before; without it this raises what site expects)
+import sitecustomize  # noqa: E402,F401 (the one that this file hides; if there is none, this raises what site expects)

@@ -1,1 +1,1 @@
-"""The split of a step over the ranks of a run, and what applies it to a model. Torch is imported when it is applied."""
+"""The split of a step over the ranks of a run, and its application to a model. Imports torch only when applied."""

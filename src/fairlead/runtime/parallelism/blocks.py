@@ -1,4 +1,4 @@
-"""The blocks of a model: its longest list of modules that are alike."""
+"""Finds the blocks of a model: its longest list of modules of one class."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """The list of blocks of a model, and where it is.
+    """The list of blocks of a model, and its path.
 
     Attributes:
-        path: Names from the model to the list.
-        container: The list itself; None where the model has none.
+        path: Names of attributes from the model to the list.
+        container: The list itself; None if the model has none.
     """
 
     path: tuple[str, ...]
@@ -23,15 +23,15 @@ class Blocks:
 
     @property
     def modules(self) -> "list[torch.nn.Module]":
-        """The blocks in their order."""
+        """The blocks, in order."""
         return [] if self.container is None else [item for item in self.container._modules.values() if item is not None]
 
 
 def find_blocks(model: "torch.nn.Module", path: str | None) -> Blocks:
-    """Find the blocks at a path, or by the model's shape when that is None.
+    """Find the blocks at a path, or by the model's structure if the path is None.
 
     Raises:
-        Misuse: At the path is no list of modules.
+        Misuse: The model has no ``ModuleList`` or ``Sequential`` at the path.
     """
     from torch.nn import ModuleList, Sequential
 

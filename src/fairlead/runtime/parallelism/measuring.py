@@ -1,9 +1,10 @@
-"""Measures what a training step's estimate needs of this machine's GPUs, as one rank of all that they have.
+"""Measures the properties of this machine's GPUs that step-time estimates need, as one rank of all of its GPUs.
 
     python -m fairlead.runtime.parallelism.measuring RESULT RENDEZVOUS RANK RANKS DEVICE
 
-Matrix products of growing depth, a copy within memory, a layer so small that only its launches count, and all-reduces
-of a few bytes and of many. Rank 0 writes the result. The same code runs on a CPU, in fp32 and with smaller numbers.
+It measures matrix products of increasing depth, a copy within memory, a layer so small that only kernel launches take
+time, and all-reduces of small and large messages. Rank 0 writes the result. The same code runs on a CPU, in fp32 and
+with smaller sizes.
 """
 
 import json
@@ -22,11 +23,11 @@ from torch import nn
 from torch.nn import functional
 
 TIMES = 3
-"""Each time is the median of so many, after one that is not counted."""
+"""Number of measurements of which each time is the median, after one that is not counted."""
 
 
 class _Sizes(NamedTuple):
-    """Amounts that are computed, copied and sent."""
+    """Sizes of the matrix products, copies and messages, and the number of repetitions."""
 
     rows: int
     columns: int
@@ -41,7 +42,7 @@ CPU = _Sizes(256, 256, (128, 256, 512), 1 << 24, 1 << 20, 2)
 
 
 class _Block(nn.Module):
-    """A transformer's layer, as wide as nothing."""
+    """A transformer layer that is too narrow for its computation to take time."""
 
     def __init__(self, width: int = 64, heads: int = 4) -> None:
         super().__init__()
@@ -51,7 +52,7 @@ class _Block(nn.Module):
         self.up, self.gate, self.down = (nn.Linear(width, width, bias=False) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attention and an MLP with a gate, each beside what came in."""
+        """Apply attention and a gated MLP, each with a residual connection."""
         normed = self.before(x)
         batch, length, width = x.shape
         parts = (layer(normed).view(batch, length, self.heads, -1) for layer in (self.query, self.key, self.value))
@@ -69,7 +70,7 @@ class _Meter:
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
 
     def seconds(self, act: Callable[[], object]) -> float:
-        """The median time of one act among many that follow each other."""
+        """Return the median seconds of one call among many consecutive ones."""
         found = []
         for number in range(TIMES + 1):
             self._wait()
@@ -86,7 +87,7 @@ class _Meter:
             torch.cuda.synchronize(self.device)
 
     def products(self) -> list[tuple[int, float]]:
-        """Depths, and seconds of a product of that depth."""
+        """Return each depth with the seconds of a matrix product of that depth."""
         rows, columns = self.sizes.rows, self.sizes.columns
         found = []
         for depth in self.sizes.depths:
@@ -96,25 +97,25 @@ class _Meter:
         return found
 
     def copied_gb_s(self) -> float:
-        """GB/s read and written by a copy."""
+        """Return the GB/s that a copy reads and writes in total."""
         source = torch.ones(self.sizes.copied_bytes, dtype=torch.uint8, device=self.device)
         target = torch.empty_like(source)
         return 2 * self.sizes.copied_bytes / self.seconds(lambda: target.copy_(source)) / 1e9
 
     def launch_ms(self) -> float:
-        """Milliseconds of a layer, forward and backward, in which nearly nothing is computed."""
+        """Return the milliseconds of a layer's forward and backward pass with almost no computation."""
         layers = nn.Sequential(*(_Block() for _ in range(4))).to(self.device, self.dtype)
         given = torch.randn(1, 16, 64, device=self.device, dtype=self.dtype)
         return self.seconds(lambda: layers(given).sum().backward()) / len(layers) * 1000
 
     def all_reduce_s(self, size: int) -> float:
-        """Seconds of an all-reduce of so many bytes."""
+        """Return the seconds of an all-reduce of ``size`` bytes."""
         sent = torch.zeros(size // 4, dtype=torch.float32, device=self.device)
         return self.seconds(lambda: dist.all_reduce(sent))
 
 
 def line_of(points: list[tuple[int, float]]) -> tuple[float, float]:
-    """Slope and intercept of the line through points by least squares of relative errors, so that short ones count."""
+    """Return slope and intercept of a line fitted by least squares of relative errors, so that short times count."""
     weights = [1 / value**2 for _, value in points]
     total = sum(weights)
     middle = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
@@ -125,7 +126,7 @@ def line_of(points: list[tuple[int, float]]) -> tuple[float, float]:
 
 
 def measure(device: torch.device, ranks: int) -> dict[str, object]:
-    """Measure as one rank; what does not concern several is each rank's own."""
+    """Measure as one rank; values that do not involve several ranks are this rank's own."""
     sizes = GPU if device.type == "cuda" else CPU
     meter = _Meter(device, sizes)
     found: dict[str, object] = {"rows": sizes.rows, "columns": sizes.columns, "ranks": ranks}
@@ -145,13 +146,13 @@ def measure(device: torch.device, ranks: int) -> dict[str, object]:
     if ranks > 1:
         moved = 2 * (ranks - 1) / ranks * sizes.sent_bytes
         found["link_gb_s"] = moved / meter.all_reduce_s(sizes.sent_bytes) / 1e9
-        # As the estimate has it: of one between two GPUs, and half as much more for each doubling.
+        # The estimate's model: the latency between two GPUs, plus half of it for each further doubling.
         found["latency_ms"] = meter.all_reduce_s(1024) * 1000 / (1 + math.log2(ranks) / 2)
     return found
 
 
 def main(argv: list[str]) -> None:
-    """Measure beside the other ranks; rank 0 writes what it found."""
+    """Measure together with the other ranks; rank 0 writes the result."""
     result, rendezvous, rank, ranks, kind = argv[0], argv[1], int(argv[2]), int(argv[3]), argv[4]
     device = torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
     if device.type == "cuda":

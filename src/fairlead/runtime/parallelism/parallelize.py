@@ -1,8 +1,7 @@
-"""Applies the split of a run to a model with PyTorch's own means: DDP, FSDP2, tensor parallel layers, pipeline stages,
-recomputation, mixed precision.
+"""Applies the split of a run to a model with PyTorch's own features.
 
-Ranks of one replica's tensor parts are neighbours; the stages of a pipeline are as far apart as can be, since they
-exchange the least.
+These are DDP, FSDP2, tensor parallel layers, pipeline stages, recomputation and mixed precision. The tensor parts of
+one replica are adjacent ranks. The stages of a pipeline are as far apart as possible, since they communicate least.
 """
 
 import contextlib
@@ -28,15 +27,15 @@ Precision = Literal["fp32", "bf16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """A split that was applied to a model.
+    """A split that has been applied to a model.
 
     Attributes:
-        module: The module to train: the model itself, cut down to its stage, or DDP around it.
-        device: Where the ranks compute.
-        precision: What they compute in; None for what parameters are in.
-        mesh: Ranks by ``pipeline``, ``data`` and ``tensor``; None for one rank.
-        stage: Of the pipeline; None without one.
-        preview: Of what goes from stage to stage, where other stages are only pretended.
+        module: The module to train: the model itself, reduced to its stage, or DDP around it.
+        device: The device type on which the ranks compute.
+        precision: The dtype of computation; None for that of the parameters.
+        mesh: The ranks by ``pipeline``, ``data`` and ``tensor``; None for one rank.
+        stage: The stage of the pipeline; None without a pipeline.
+        preview: Determines the tensors between stages when the other stages are only simulated.
     """
 
     module: "torch.nn.Module"
@@ -57,18 +56,18 @@ def parallelize(
     precision: Precision | None = None,
     traced: bool = False,
 ) -> Applied:
-    """Apply a split.
+    """Apply a split to a model.
 
-    Call it on every rank, with the process group there and before the optimizer is made.
+    Call it on every rank, after the process group and before the optimizer is created.
 
     Args:
-        device: Where the ranks compute, such as ``cuda`` or ``cpu``.
-        plan: Where the model can be divided; None for what its shape says.
+        device: The device type on which the ranks compute, such as ``cuda`` or ``cpu``.
+        plan: The places at which the model can be divided; None to find them by its structure.
         precision: None for bf16 on GPUs and fp32 elsewhere.
-        traced: Whether tensors are fake and other ranks only pretended.
+        traced: Whether tensors are fake and other ranks are only simulated.
 
     Raises:
-        Misuse: The model has no layers or blocks that can be divided so.
+        Misuse: The model has no layers or blocks that can be divided this way, or there is no process group.
     """
     import torch
     import torch.distributed as dist
@@ -84,7 +83,7 @@ def parallelize(
     ranks = split.data * split.tensor * split.pipeline
     config: Any = getattr(model, "config", None)
     if getattr(config, "use_cache", False):
-        # Keys and values for generating: nothing reads them in training, and a stage lacks those of others.
+        # The cache of keys and values is for generation: training does not read it, and a stage lacks those of others.
         config.use_cache = False
     if ranks == 1:
         _compute_in(half, blocks.modules, model)
@@ -116,31 +115,31 @@ def parallelize(
     _compute_in(None if is_sharded else half, own, model)
     _recompute(own, split.recompute)
     module = model
-    if split.data > 1 and not is_sharded and not traced:  # DDP looks at the memory of parameters
+    if split.data > 1 and not is_sharded and not traced:  # DDP reads the memory of parameters
         from torch.nn.parallel import DistributedDataParallel
 
         module = DistributedDataParallel(model, process_group=mesh.get_group("data"))
     elif is_sharded:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        # Gradients are added up in fp32, as the estimates have it.
+        # Gradients are summed in fp32, as the estimates assume.
         mixed = MixedPrecisionPolicy() if half is None else MixedPrecisionPolicy(half, torch.float32)
         for part in (*own, model):
-            # Backward begins with the last block and what comes after it: to gather those twice gains nothing.
+            # Backward begins with the last block and the modules after it, so gathering them twice gains nothing.
             reshards = split.shard == "parameters" and part is not model and part is not own[-1]
             fully_shard(part, mesh=mesh["data"], reshard_after_forward=reshards, mp_policy=mixed)
     return Applied(module=module, split=split, device=device, precision=half, mesh=mesh, stage=stage, preview=preview)
 
 
 def _for_real() -> contextlib.AbstractContextManager[object]:
-    """Have tensors be real for a while: the numbers of a mesh are looked at."""
+    """Make tensors real temporarily, because the rank numbers in a mesh are read."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     return unset_fake_temporarily()
 
 
 def _compute_in(half: "torch.dtype | None", blocks: "list[torch.nn.Module]", model: "torch.nn.Module") -> None:
-    """Have blocks, and what is left of the model, compute with parameters cast to halves, as FSDP's do."""
+    """Make the blocks and the rest of the model compute with parameters cast to half precision, as FSDP does."""
     if half is None:
         return
     seen = {id(item) for block in blocks for item in block.parameters()}
@@ -176,7 +175,7 @@ def _in_halves(forward: Any, places: "list[tuple[Any, str]]", half: "torch.dtype
 
 
 def _recompute(blocks: "list[torch.nn.Module]", what: str) -> None:
-    """Have blocks compute again in backward what ``full`` or ``selective`` says; nothing for ``none``."""
+    """Make blocks recompute activations in backward, for ``full`` or ``selective``; do nothing for ``none``."""
     if what == "none":
         return
     from torch.utils.checkpoint import checkpoint
@@ -185,17 +184,17 @@ def _recompute(blocks: "list[torch.nn.Module]", what: str) -> None:
     if what == "selective":
         options["context_fn"] = _keeping_every_second_product
     for block in blocks:
-        # An attribute of the module, so that neither its class nor the names in its state change.
+        # Set as an attribute of the module, so that neither its class nor the names in its state change.
         block.forward = functools.partial(checkpoint, block.forward, **options)
 
 
 def _keeping_every_second_product() -> object:
-    """Contexts of a block that keep what attention gave and every second matrix product, as the estimates count."""
+    """Return contexts that keep attention's output and every second matrix product, as the estimates count."""
     import torch
     from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
     products = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
-    seen = {False: 0, True: 0}  # in forward, and when it is computed again
+    seen = {False: 0, True: 0}  # in forward, and in its recomputation
 
     def policy(context: "SelectiveCheckpointContext", operator: object, *_: object, **__: object) -> CheckpointPolicy:
         if "scaled_dot_product" in str(operator):

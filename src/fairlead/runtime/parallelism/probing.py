@@ -1,32 +1,32 @@
-"""Measures the steps of a start that tries a split, and ends the program when enough are measured.
+"""Measures the steps of an attempt that tries a split, and ends the program when enough are measured.
 
-A step lasts from one ``run.forward_backward`` to the next, so that the optimizer and the loading of data are in it; of
-programs that compute gradients themselves, from one ``run.progress`` to the next.
+A step lasts from one ``run.forward_backward`` to the next, so that it includes the optimizer and data loading. In a
+program that computes gradients itself, it lasts from one ``run.progress`` to the next.
 """
 
 import statistics
 import time
 from collections.abc import Callable
 
-# The first steps allocate, make the optimizer's states and find the fastest kernels.
+# The first steps allocate memory, create the optimizer's states and select the fastest kernels.
 WARM_UP_STEPS = 2
 MEASURED_STEPS = 5
-# Reports in between only show that it goes on; each takes a little of a step.
+# Reports in between only show that the probe is running; each takes a small part of a step.
 TELL_EVERY_S = 1.0
 
 
 class Probe:
-    """The steps of one start.
+    """The steps of one attempt.
 
     Attributes:
-        steps: Steps that are over.
+        steps: Number of completed steps.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter, settle: Callable[[], None] | None = None):
         """Begin with no step.
 
         Args:
-            settle: Waits until the device has done what it was given; None to find out.
+            settle: Waits until the device has finished its work; None to wait for the GPU, if the program uses one.
         """
         self._clock = clock
         self._settle = settle or _settle
@@ -40,7 +40,7 @@ class Probe:
 
     @property
     def is_news(self) -> bool:
-        """Tell whether it is time to report that it goes on; then not again for a while."""
+        """Return whether a report that the probe is running is due; at most once in ``TELL_EVERY_S`` seconds."""
         now = self._clock()
         if now - self._told < TELL_EVERY_S:
             return False
@@ -49,7 +49,7 @@ class Probe:
 
     @property
     def step_s(self) -> float | None:
-        """The median of the steps after those that warm up, or the shortest of fewer; None before the first is over."""
+        """Median seconds of a step after the warm-up, or the shortest if there are only those; None without steps."""
         lasted = [later - sooner for sooner, later in zip(self._marks, self._marks[1:], strict=False)]
         if not lasted:
             return None
@@ -57,14 +57,14 @@ class Probe:
         return statistics.median(measured) if measured else min(lasted)
 
     def begins(self) -> bool:
-        """Note that the gradients of a step are about to be computed; tells whether enough is measured."""
+        """Record that a step's gradients are about to be computed; return whether enough steps are measured."""
         if not self._by_gradients:
             self._by_gradients = True
             self._marks = []
         return self._mark()
 
     def progressed(self) -> bool:
-        """Note that a step is over of which nothing else told; tells whether enough is measured."""
+        """Record a completed step if ``begins`` does not mark the steps; return whether enough steps are measured."""
         return False if self._by_gradients else self._mark()
 
     def _mark(self) -> bool:
@@ -74,7 +74,7 @@ class Probe:
 
 
 def _settle() -> None:
-    """Wait for the GPU, where there is one: it is given work ahead."""
+    """Wait for the GPU, if there is one, because its work is queued."""
     import sys
 
     torch = sys.modules.get("torch")

@@ -1,4 +1,4 @@
-"""Tells how a step of training is split over the ranks of a run, as its spec says or `parallel: auto` has chosen."""
+"""Defines how a training step is split over the ranks of a run, by its spec or by `parallel: auto`."""
 
 import json
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ class Split:
     """The split of a step; ``data * tensor * pipeline`` is the number of ranks.
 
     Attributes:
-        data: Replicas, each with samples of its own.
-        shard: What they divide: ``none`` (DDP), ``gradients`` (ZeRO 2) or ``parameters`` (ZeRO 3, FSDP).
-        tensor: Parts of each layer.
-        pipeline: Stages.
-        micro_batch: Samples that go through at once on each replica.
-        recompute: What backward computes again: ``none``, ``selective`` or ``full``.
+        data: Number of replicas, each with its own samples.
+        shard: The state that replicas shard: ``none`` (DDP), ``gradients`` (ZeRO 2) or ``parameters`` (ZeRO 3, FSDP).
+        tensor: Number of parts of each layer.
+        pipeline: Number of stages.
+        micro_batch: Samples of one forward and backward pass on each replica.
+        recompute: Activations that backward recomputes: ``none``, ``selective`` or ``full``.
         batch: Samples of a step over all ranks.
     """
 
@@ -30,7 +30,7 @@ class Split:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of a step on each replica: how often gradients are accumulated."""
+        """Micro-batches of a step on each replica, over which gradients are accumulated."""
         return self.batch // (self.data * self.micro_batch)
 
     @property
@@ -39,15 +39,15 @@ class Split:
         return self.micro_batches * self.micro_batch
 
     def replica_of(self, rank: int) -> int:
-        """Return which replica a rank is a part of, from 0: ranks of one need the same samples."""
+        """Return the index of a rank's replica, from 0; all ranks of a replica need the same samples."""
         return rank // self.tensor % self.data
 
 
 def read_split(text: str | None, world_size: int) -> Split:
-    """The split that the environment holds; plain data parallelism over all ranks when it holds none.
+    """Return the split from the environment's JSON; plain data parallelism over all ranks if it is None.
 
     Raises:
-        Misuse: It is of another number of ranks, or is still to be chosen.
+        Misuse: The split has another number of ranks, or has not been chosen yet.
     """
     if text is None:
         return Split(data=world_size, batch=world_size)

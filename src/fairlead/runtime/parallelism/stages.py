@@ -1,9 +1,9 @@
-"""Cuts a model down to a stage of a pipeline. Its own forward runs on each stage, so no model is written anew for it.
+"""Reduces a model to one stage of a pipeline. The model's own forward runs on each stage, so it is not rewritten.
 
-A stage keeps its blocks. The first keeps what forward goes through before them, the last what comes after them; what
-has no parameters, such as the angles of rotary positions, all keep. On the others the modules before the blocks give
-what came from the stage before, and forward ends behind the last block with what that gave. Parameters that first and
-last stage share (tied embeddings) are on both, and their gradients are added up.
+A stage keeps its blocks. The first stage keeps the modules that forward calls before the blocks, the last those after
+them, and all stages keep modules without parameters, such as rotary angles. On the other stages the modules before the
+blocks return the output of the previous stage, and forward ends after the last block with that block's output.
+Parameters that the first and last stage share (tied embeddings) are on both, and their gradients are summed.
 """
 
 import copy
@@ -20,7 +20,7 @@ from fairlead.runtime.parallelism.plan import ParallelPlan
 
 
 def layers_of(stage: int, stages: int, layers: int) -> range:
-    """The blocks of a stage, counted from 0; the first stages have one more where they do not divide."""
+    """Return the indices of a stage's blocks; the first stages have one more if the blocks do not divide evenly."""
     size, more = divmod(layers, stages)
     first = stage * size + min(stage, more)
     return range(first, first + size + (stage < more))
@@ -28,20 +28,20 @@ def layers_of(stage: int, stages: int, layers: int) -> range:
 
 @dataclass(slots=True)
 class Received:
-    """Holds what came from the stage before, while a micro-batch goes through."""
+    """Holds the output of the previous stage while a micro-batch is computed."""
 
     hidden: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A model that was cut down.
+    """A stage to which a model was reduced.
 
     Attributes:
-        index: Its number, from 0.
-        count: How many there are.
-        has_tied: Whether first and last stage share parameters.
-        tied: Names of those that this stage has; FSDP puts others in the place of parameters.
+        index: Index of the stage, from 0.
+        count: Number of stages.
+        has_tied: Whether the first and last stage share parameters.
+        tied: Names of those that this stage has. They are names because FSDP replaces the parameter objects.
     """
 
     index: int
@@ -51,7 +51,7 @@ class Stage:
 
     @property
     def is_last(self) -> bool:
-        """Say whether losses are computed on it."""
+        """True for the last stage, which computes the loss."""
         return self.index == self.count - 1
 
 
@@ -64,13 +64,13 @@ def cut(
     *,
     precision: torch.dtype | None = None,
 ) -> Stage:
-    """Take from the model all that other stages have, and have its forward compute the stage.
+    """Remove the other stages' parts from the model, and make its forward compute this stage.
 
     Args:
-        precision: What stages compute in; None for what parameters are in.
+        precision: The dtype of computation; None for that of the parameters.
 
     Raises:
-        Misuse: It has too few blocks, or parameters that cannot be given to one stage.
+        Misuse: The model has too few blocks, or parameters that cannot be assigned to one stage.
     """
     container = blocks.container
     if container is None or len(blocks.modules) < count:
@@ -98,7 +98,7 @@ def cut(
             kept = tied_ids if index == count - 1 else set[int]()
             _replace(model, path, _Before(received, module, kept, precision))
         first: nn.Module = next(container.children())
-        # Ahead of FSDP's own hook, which prepares gradients by what the block is really given.
+        # Runs before FSDP's own hook, which prepares gradients for the block's actual inputs.
         first.register_forward_pre_hook(_giving(received), prepend=True, with_kwargs=True)
     if index < count - 1:
         for path in after:
@@ -111,14 +111,14 @@ def cut(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """A whole model of fake tensors, that tells what goes from stage to stage of one whose other stages are pretended.
+    """A whole model of fake tensors, from which the tensors between stages are determined.
 
     Attributes:
-        model: A copy of it, from before it was cut.
-        path: Names from it to its blocks.
-        count: How many stages there are.
-        index: The stage that is there.
-        precision: What the stages compute in; None for what parameters are in.
+        model: A copy of the model from before it was reduced.
+        path: Names of attributes from the model to its blocks.
+        count: Number of stages.
+        index: The stage of this rank.
+        precision: The dtype of computation; None for that of the parameters.
     """
 
     model: nn.Module
@@ -128,7 +128,7 @@ class Preview:
     precision: torch.dtype | None
 
     def ends(self, inputs: Any) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Return what the stage gets from the one before, None for the first, and what it gives."""
+        """Return the stage's input from the previous stage, None for the first, and its output."""
         blocks = list(self.model.get_submodule(".".join(self.path)).children())
         own = layers_of(self.index, self.count, len(blocks))
         seen: dict[int, torch.Tensor] = {}
@@ -155,10 +155,10 @@ class Preview:
 
 
 def as_tensor(output: Any) -> torch.Tensor:
-    """The tensor of what a model gives: itself, its ``logits``, or its first part.
+    """Return the tensor of a model's output: the output itself, its ``logits``, or its first element.
 
     Raises:
-        Misuse: It has none.
+        Misuse: The output has no tensor there.
     """
     if isinstance(output, torch.Tensor):
         return output
@@ -173,14 +173,14 @@ def as_tensor(output: Any) -> torch.Tensor:
 
 
 def call(forward: Any, inputs: Any) -> Any:
-    """Call with a tensor, or with the parts of a mapping by name."""
+    """Call with a tensor, or with the items of a mapping as keyword arguments."""
     return forward(**inputs) if isinstance(inputs, Mapping) else forward(inputs)
 
 
 def _around(
     model: nn.Module, blocks: Blocks, plan: ParallelPlan | None
 ) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
-    """Modules with parameters that come before and after the blocks, as large as possible, by path."""
+    """Return the largest modules with parameters before and after the blocks, by path."""
     before: dict[str, nn.Module] = {}
     after: dict[str, nn.Module] = {}
     at: Any = model
@@ -212,7 +212,7 @@ def _taken(where: dict[str, nn.Module], path: str, what: str) -> nn.Module:
 
 
 def _refuse_shared(model: nn.Module, blocks: Blocks, before: dict[str, nn.Module], after: dict[str, nn.Module]) -> None:
-    """Refuse parameters that blocks share with each other or with the rest, which may be of other stages."""
+    """Refuse parameters that blocks share with each other or with the rest, as these may be on other stages."""
     seen = _ids(before.values()) | _ids(after.values())
     for number, block in enumerate(blocks.modules):
         own = _ids([block])
@@ -231,13 +231,13 @@ def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 class _Before(nn.Module):
-    """Stands for a module before the blocks: gives what came from the stage before."""
+    """Replaces a module before the blocks: returns the output of the previous stage."""
 
     def __init__(self, received: Received, module: nn.Module, tied: set[int], precision: torch.dtype | None) -> None:
         super().__init__()
         self._received = received
-        # Models ask modules for their dtype and the like: without any memory they still answer, and as parameters do
-        # while stages compute. A model that is told another casts what it was given, such as images, back to that.
+        # Models read attributes such as dtype from modules: a copy on the meta device still has them, with the dtype of
+        # computation. With another dtype, a model would cast its inputs, such as images, back to that.
         hollow: dict[int, Any] = {id(item): item.detach().to("meta") for item in module.buffers()}
         for item in module.parameters():
             dtype = precision if item.is_floating_point() else None
@@ -245,7 +245,7 @@ class _Before(nn.Module):
         for name, item in list(module.named_parameters()):
             if id(item) not in tied:
                 continue
-            # Under its own name, so that a checkpoint has it once and optimizers know it by that.
+            # Registered under its own name, by which a checkpoint has it once and optimizers know it.
             *path, last = name.split(".")
             at: nn.Module = self
             for step in path:
@@ -267,7 +267,7 @@ class _Before(nn.Module):
 
 
 class _Absent(nn.Module):
-    """Stands for a module after the blocks on a stage before the last."""
+    """Replaces a module after the blocks on every stage but the last."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -287,7 +287,7 @@ class _Ended(Exception):
 
 
 class _End(nn.Module):
-    """Comes behind the last block of a stage."""
+    """Follows the last block of a stage and ends forward."""
 
     def forward(self, *given: Any, **named: Any) -> torch.Tensor:
         raise _Ended(given[0] if given else next(iter(named.values())))
@@ -304,7 +304,7 @@ def _giving(received: Received) -> Any:
 
 
 def _enter_by(model: nn.Module, received: Received, *, is_first: bool) -> None:
-    """Have the model's forward take what came from the stage before, unless it is the first, and the step's inputs."""
+    """Make the model's forward take the previous stage's output, unless it is the first, and the step's inputs."""
     whole = model.forward
 
     def forward(*hidden: torch.Tensor, inputs: Any = None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Forward and backward of a step under every split: micro-batches, pipeline schedules, one loss for all ranks."""
+"""Computes forward and backward of a step under every split: micro-batches, pipeline schedules and the mean loss."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
@@ -21,24 +21,28 @@ Loss = Callable[[torch.Tensor, Any], torch.Tensor]
 
 
 class Step:
-    """Computes losses and gradients of a model that was parallelized."""
+    """Computes losses and gradients of a parallelized model."""
 
     def __init__(self, applied: Applied, *, is_given: bool) -> None:
-        """Make what a step needs of the groups of ranks; collective.
+        """Create the groups of ranks that a step needs; collective.
 
         Args:
-            is_given: Whether the spec says how many samples a step has.
+            is_given: Whether the spec sets the number of samples of a step.
         """
         self._applied = applied
         self._is_given = is_given
         self._schedules: dict[int, tuple[Loss, PipelineScheduleSingle]] = {}
-        # Where other stages are pretended, nobody tells what they send before the step's inputs are there.
+        # If other stages are simulated, the sizes of their outputs are known only once the step's inputs are.
         is_late = applied.stage is None or applied.preview is not None
         self._stage = None if is_late else self._pipeline_stage()
         self._tied_group = self._tie()
 
     def forward_backward(self, inputs: Any, targets: Any, loss: Loss) -> torch.Tensor:
-        """Add the gradients of a step's samples; returns the mean loss of all replicas, the same on every rank."""
+        """Accumulate the gradients of a step's samples and return the mean loss over all replicas, on every rank.
+
+        Raises:
+            Misuse: The inputs are not tensors, or their number of samples does not fit the split.
+        """
         parts = self._micro_batches(inputs, targets)
         mean = (
             self._through_pipeline(parts, loss) if self._applied.stage is not None else self._accumulated(parts, loss)
@@ -52,7 +56,7 @@ class Step:
         return total
 
     def clip_gradients(self, most: float) -> torch.Tensor:
-        """Scale gradients down to a norm over all parameters of the model; returns the norm before."""
+        """Scale gradients down to a norm over all parameters of the model and return the norm before."""
         parameters = [item for item in self._applied.module.parameters() if item.grad is not None]
         stage = self._applied.stage
         counted_elsewhere = set() if stage is None or stage.index == 0 else {id(item) for item in self._tied()}
@@ -67,7 +71,7 @@ class Step:
             if mesh is None:
                 whole += gradient.float().square().sum()
                 continue
-            # Of a dimension over which it is not divided, every rank has all of it.
+            # Along a mesh dimension over which it is not sharded, every rank has all of it.
             over = tuple(dim for dim, place in enumerate(gradient.placements) if not place.is_replicate())
             key = (mesh, over)
             groups[key] = groups.get(key, torch.zeros((), device=device)) + gradient.to_local().float().square().sum()
@@ -140,17 +144,17 @@ class Step:
         if found is not None and found[0] is loss:
             return found[1]
         assert self._stage is not None
-        # One forward, one backward keeps fewer micro-batches, but needs as many as there are stages.
+        # The 1F1B schedule keeps fewer micro-batches in memory, but needs at least as many as there are stages.
         kind = Schedule1F1B if count >= self._applied.split.pipeline else ScheduleGPipe
         made = kind(self._stage, n_microbatches=count, loss_fn=loss)
         self._schedules[count] = (loss, made)
         return made
 
     def _pipeline_stage(self, inputs: Any = None) -> "PipelineStage":
-        """The stage for torch's schedules, which ask the others what they send, but where they are pretended.
+        """Return the stage for torch's schedules, which query the other stages' outputs unless these are simulated.
 
         Args:
-            inputs: Of a micro-batch; only where they are.
+            inputs: The inputs of a micro-batch; only needed if other stages are simulated.
         """
         from torch.distributed.pipelining import PipelineStage
 
@@ -172,13 +176,13 @@ class Step:
         return PipelineStage(applied.module, stage.index, stage.count, device, group=group, **known)
 
     def _tied(self) -> list[nn.Parameter]:
-        """Parameters that first and last stage share; none on others."""
+        """Return the parameters that the first and last stage share; none on other stages."""
         stage, module = self._applied.stage, self._applied.module
         whole = module.module if isinstance(module, DistributedDataParallel) else module
         return [] if stage is None else [whole.get_parameter(name) for name in stage.tied]
 
     def _tie(self) -> Any:
-        """The group of first and last stage where they share parameters, which begin alike."""
+        """Return the group of the first and last stage if they share parameters, and broadcast their initial values."""
         stage, mesh, split = self._applied.stage, self._applied.mesh, self._applied.split
         if stage is None or mesh is None or not stage.has_tied:
             return None

@@ -1,7 +1,8 @@
 """Divides the layers of blocks among ranks: by columns, then by rows (Megatron-LM, arXiv 1909.08053, sec. 3).
 
-Attention has to take its number of heads from the width of what its layers give. A layer that gives queries, keys and
-values in one stays whole on each rank, which computes with the columns of its own heads; its gradients are added up.
+Attention has to derive its number of heads from the width of its layers' outputs. A layer that computes queries, keys
+and values in one stays whole on each rank, which computes with the columns of its own heads; the layer's gradients are
+summed.
 """
 
 import functools
@@ -26,7 +27,7 @@ PARTS_OF_FUSED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """Layers of a module by columns, and those by rows that take what they give; by path within the module."""
+    """Layers of a module divided by columns, and those divided by rows that follow them; paths within the module."""
 
     columns: tuple[str, ...]
     rows: tuple[str, ...]
@@ -35,7 +36,7 @@ class _Pair:
 
 
 KNOWN = (
-    _Pair(columns=("q_proj", "k_proj", "v_proj"), rows=("o_proj",)),  # Llama and its like, ViT
+    _Pair(columns=("q_proj", "k_proj", "v_proj"), rows=("o_proj",)),  # Llama and similar models, ViT
     _Pair(columns=("gate_proj", "up_proj"), rows=("down_proj",)),  # Llama
     _Pair(columns=("fc1",), rows=("fc2",)),  # ViT
     _Pair(columns=("c_attn",), rows=("c_proj",), fused=("c_attn",), divided=("split_size",)),  # GPT-2
@@ -46,10 +47,10 @@ KNOWN = (
 
 
 def divide(model: nn.Module, blocks: list[nn.Module], mesh: "DeviceMesh", plan: ParallelPlan | None) -> None:
-    """Divide layers among the ranks of a mesh, by a plan or by the names that are known.
+    """Divide layers among the ranks of a mesh, by a plan or by known layer names.
 
     Raises:
-        Misuse: There are none, or they cannot be divided by so many ranks.
+        Misuse: There are no such layers, or this number of ranks cannot divide them.
     """
     if plan is not None and (plan.columns or plan.rows):
         pair = _Pair(columns=plan.columns, rows=plan.rows, fused=plan.fused, divided=plan.divided)
@@ -84,7 +85,7 @@ def _has(module: nn.Module, pair: _Pair) -> bool:
 
 
 def _is_transposed(layer: nn.Module | None) -> bool:
-    """Say whether it is a layer of GPT-2's, whose weight is inputs by outputs."""
+    """Return whether the layer is one of GPT-2's, whose weight is inputs by outputs."""
     return type(layer).__name__ == "Conv1D" and isinstance(getattr(layer, "weight", None), torch.Tensor)
 
 
@@ -118,14 +119,14 @@ def _divide(module: nn.Module, pair: _Pair, mesh: "DeviceMesh") -> None:
 
 
 class _TransposedColumns(ColwiseParallel):
-    """Columns of a layer whose weight is inputs by outputs."""
+    """Divides by columns a layer whose weight is inputs by outputs."""
 
     def _apply(self, module: nn.Module, device_mesh: "DeviceMesh") -> nn.Module:
         return _transposed(self, module, device_mesh, weight=Shard(1), bias=Shard(0))
 
 
 class _TransposedRows(RowwiseParallel):
-    """Rows of a layer whose weight is inputs by outputs."""
+    """Divides by rows a layer whose weight is inputs by outputs."""
 
     def _apply(self, module: nn.Module, device_mesh: "DeviceMesh") -> nn.Module:
         self.desired_input_layouts = (Shard(-1),)
@@ -133,7 +134,7 @@ class _TransposedRows(RowwiseParallel):
 
 
 def _transposed(style: Any, module: nn.Module, mesh: "DeviceMesh", **placements: Shard | Replicate) -> nn.Module:
-    """Do what the style does to a layer of torch, with a partition of its own."""
+    """Apply a style as to a layer of torch, with a separate partition."""
     return distribute_module(
         module,
         mesh,
@@ -152,7 +153,7 @@ def _distribute(layer: nn.Module, mesh: "DeviceMesh", **placements: Shard | Repl
 
 
 class _GradientsAddedUp(torch.autograd.Function):
-    """Passes a tensor on; backward adds up its gradients over the ranks (Megatron-LM's f, arXiv 1909.08053, fig. 3)."""
+    """Identity whose backward sums gradients over the ranks (Megatron-LM's f, arXiv 1909.08053, fig. 3)."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
@@ -169,7 +170,7 @@ class _GradientsAddedUp(torch.autograd.Function):
 
 
 def _compute_own_columns(layer: nn.Module, mesh: "DeviceMesh") -> None:
-    """Have a layer of queries, keys and values give those of this rank's heads only."""
+    """Make a layer of queries, keys and values return only those of this rank's heads."""
     group, rank, ranks = mesh.get_group(), mesh.get_local_rank(), mesh.size()
     transposed = _is_transposed(layer)
 

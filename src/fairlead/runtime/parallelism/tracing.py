@@ -1,10 +1,10 @@
-"""Runs a training program with fake tensors, as one rank of many, and counts what its first steps would allocate.
+"""Runs a training program with fake tensors, as one rank of many, and counts the memory of its first steps.
 
     python -m fairlead.runtime.parallelism.tracing RESULT PROGRAM [ARGUMENT...]
 
-No memory is taken and nothing is computed or sent: tensors have shapes only (``FakeTensorMode``), and the process group
-is torch's fake one. Ends the program when its third step begins, since optimizers make their states in the first.
-Imported by ``fairlead.run()`` only where it was started so.
+Nothing is allocated, computed or sent: tensors only have shapes (``FakeTensorMode``), and the process group is torch's
+fake one. The program ends when its third step begins, since optimizers create their states in the first.
+``fairlead.run()`` imports this module only in a program started this way.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ CANNOT = 4
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all tensors that are alive, and the most there were."""
+    """Counts the bytes of all tensors that are alive, and their maximum."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
@@ -41,7 +41,7 @@ class LiveBytes(TorchDispatchMode):
         self._is_paused = False
 
     def watch(self, tensor: torch.Tensor) -> None:
-        """Count a tensor until it is gone."""
+        """Count a tensor until it is freed."""
         local: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         storage = local.untyped_storage()
         key = storage._cdata
@@ -60,33 +60,33 @@ class LiveBytes(TorchDispatchMode):
         del self._watched[key]
 
     def __enter__(self) -> "LiveBytes":
-        # FSDP frees and fetches parameters by the size of their storage, which no dispatch tells of.
+        # FSDP frees and gathers parameters by resizing their storage, which no dispatch shows.
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
             result = self._resize(storage, size)
             if storage._cdata in self._sizes:
                 self._size(storage._cdata, storage.nbytes())
             return result
 
-        # DTensor tries each operator on whole tensors, without memory, to learn the shape of what it gives.
+        # DTensor runs each operator on whole tensors, without memory, to determine the shape of its output.
         def shape(*args: Any) -> Any:
             with self.paused():
                 return self._shape(*args)
 
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign,assignment] # as torch's own MemTracker does
         _ShardingPropagator._propagate_tensor_meta_non_cached = shape
-        super().__enter__()  # type: ignore[no-untyped-call] # nor here
+        super().__enter__()  # type: ignore[no-untyped-call] # torch has no types here
         return self
 
     def __exit__(self, *args: Any) -> None:
-        super().__exit__(*args)  # type: ignore[no-untyped-call] # nor here
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign] # back again
+        super().__exit__(*args)  # type: ignore[no-untyped-call] # torch has no types here
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign] # restored
         _ShardingPropagator._propagate_tensor_meta_non_cached = self._shape
         for each in self._watched.values():
             each.detach()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Count nothing for a while."""
+        """Pause the counting inside the block."""
         was, self._is_paused = self._is_paused, True
         try:
             yield
@@ -99,7 +99,7 @@ class LiveBytes(TorchDispatchMode):
         if any(issubclass(each, torch.distributed.tensor.DTensor) for each in types):
             return NotImplemented
         if func is torch.ops._c10d_functional.wait_tensor.default:
-            made = args[0]  # the fake of it would be a tensor of its own
+            made = args[0]  # a fake result would be another tensor
         else:
             made = func(*args, **(kwargs or {}))
         for each in torch.utils._pytree.tree_leaves(made):
@@ -119,10 +119,10 @@ class Tracer:
         self._buckets: list[torch.Tensor] = []
 
     def parallelized(self, module: torch.nn.Module, *, copies: bool) -> None:
-        """Begin to count, with what the model already has.
+        """Begin to count, including the tensors that the model already has.
 
         Args:
-            copies: Whether replicas have whole copies, for which DDP keeps buckets of the size of all gradients.
+            copies: Whether replicas are whole copies, for which DDP keeps buckets of the size of all gradients.
         """
         if self._module is not None:
             return
@@ -134,14 +134,14 @@ class Tracer:
         self.live.__enter__()
 
     def step(self) -> None:
-        """Note that a step begins; ends the program when enough are over."""
+        """Record that a step begins; end the program once enough steps are complete."""
         if self._begun == STEPS:
             self.finish()
             raise SystemExit(0)
         self._begun += 1
 
     def finish(self) -> None:
-        """Write what was counted."""
+        """Write the result."""
         if self._module is None or not self._begun:
             raise SystemExit(
                 "fairlead: the program ended without a step; it has to call run.parallelize() and "
@@ -155,7 +155,8 @@ class Tracer:
                 {
                     "peak_bytes": self.live.most,
                     "parameters_bytes": parameters,
-                    # What is left between steps: all of it states of the optimizer but for what the program holds.
+                    # The memory between steps is that of optimizer states, except for tensors that the program itself
+                    # holds.
                     "optimizer_bytes": self.live.now - parameters - gradients - sum(map(_local_bytes, self._buckets)),
                     "steps": self._begun,
                 }
@@ -164,7 +165,7 @@ class Tracer:
 
 
 def _make_meshes_for_real() -> None:
-    """Have the tensors in which meshes keep the numbers of ranks be real, since these are looked at."""
+    """Make the tensors in which meshes store rank numbers real, because their values are read."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -182,17 +183,17 @@ def _make_meshes_for_real() -> None:
 
 
 def _pass_over_values() -> None:
-    """Answer for what libraries look at the values of tensors for, which fake ones have not."""
-    # Drawn anew until all values lie within bounds; no memory is taken for that.
+    """Replace library functions that read the values of tensors, which fake tensors do not have."""
+    # It draws values until all lie within bounds; it allocates no memory.
     inits: Any = torch.nn.init
     if hasattr(inits, "_no_grad_trunc_normal_"):
         inits._no_grad_trunc_normal_ = lambda tensor, *_, **__: tensor
 
 
 def _positions_are_the_models_own() -> None:
-    """Have Transformers take sequences for single ones, as it finds them to be where positions have values.
+    """Make Transformers treat sequences as not packed, as it does when positions have values.
 
-    It cannot tell for fake ones, and then makes a mask for each layer that a real run has not.
+    It cannot check this for fake tensors, and would create a mask for each layer that a real run does not have.
     """
     masks: Any = sys.modules.get("transformers.masking_utils")
     if hasattr(masks, "find_packed_sequence_indices"):
@@ -209,9 +210,9 @@ tracer: Tracer | None = None
 
 
 def main(argv: list[str]) -> int:
-    """Trace the program; returns its exit code."""
+    """Trace the program and return its exit code."""
     global tracer
-    # Under `-m` this module is another one than `fairlead.run()` would import.
+    # Under `-m` this module object differs from the one that `fairlead.run()` would import.
     from fairlead.runtime.parallelism import tracing
 
     tracing.tracer = tracer = Tracer(Path(argv[0]))
@@ -238,7 +239,7 @@ def main(argv: list[str]) -> int:
     except SystemExit as ended:
         if ended.code not in (None, 0):
             raise
-    except Exception as error:  # noqa: BLE001 - whatever a program raises
+    except Exception as error:  # noqa: BLE001 - a program may raise anything
         traceback.print_exc()
         print(
             f"fairlead: the program does not go through with fake tensors: {type(error).__name__}: {error}",

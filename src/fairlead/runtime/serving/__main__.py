@@ -10,7 +10,7 @@ began = time.monotonic()
 
 
 def main() -> None:
-    """Serve, and end with the exit code."""
+    """Serve, and exit with the server's exit code."""
     from fairlead.runtime.serving.settings import read_settings
 
     try:
@@ -18,7 +18,7 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"error: {error}")
     try:
-        import aiohttp  # noqa: F401 (to say which extra is missing before anything else is tried)
+        import aiohttp  # noqa: F401 (to report a missing extra before anything else is tried)
         import numpy  # noqa: F401
         import prometheus_client  # noqa: F401
     except ImportError as error:
@@ -32,7 +32,7 @@ def main() -> None:
     code = asyncio.run(serve_until_signalled(settings, began=began))
     sys.stdout.flush()
     sys.stderr.flush()
-    # A predict() that hangs sits in a thread that a normal end would wait for.
+    # A normal exit would wait for the thread of a predict() that hangs.
     os._exit(code)
 
 

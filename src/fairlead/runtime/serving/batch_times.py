@@ -1,14 +1,15 @@
-"""Learns what a batch takes by its size, and how long it pays to hold a batch back. Pure: time comes as an argument.
+"""Learns the time of a batch by its size, and how long to hold a batch back. Pure: time is an argument.
 
-A batch of n rows takes a + b*n seconds, fitted by least squares over what sizes took lately. Suppose n rows wait and
-the predictor is idle. Starting now ends them at a + b*n; the next row, g seconds away, then waits for that, and runs
-in a batch of its own. Holding back until it comes costs each of the n rows g + b, and saves that row a - g, as it need
-not wait for the others' a + b*n - g and shares their a. So it pays to wait while
+A batch of n rows takes a + b*n seconds, fitted by least squares to recent times by size. Suppose n rows wait and the
+predictor is idle. If it starts now, they end after a + b*n; the next row, which arrives in g seconds, then waits for
+that batch and runs in a separate one. Holding back until it arrives costs each of the n rows g + b. It saves that row a
+- g, as the row need not wait for the others' a + b*n - g and shares their a. So waiting pays while
 
     n * (g + b) < a - g,    that is, for gaps g below (a - n*b) / (n + 1).
 
 The gap is the larger of the recent mean and the time since the last arrival, so that a pause ends the waiting. No row
-is held so long that max_latency would pass before its batch ends, and no batch is so large that it alone takes longer.
+is held so long that it would exceed max_latency before its batch ends, and no batch is so large that it alone exceeds
+it.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ GAP_WEIGHT = 0.2
 
 
 class BatchTimes:
-    """Learned seconds of a batch by its rows.
+    """Learns the seconds of a batch by its number of rows.
 
     Attributes:
-        fixed_s: Seconds of any batch; 0 until two sizes have been seen.
-        per_row_s: Further seconds of each row.
+        fixed_s: Seconds of any batch, however small; 0 until two sizes have been seen.
+        per_row_s: Additional seconds of each row.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, list[float]] = {}  # by the power of two: weight, mean rows, mean seconds
+        self._seen: dict[int, list[float]] = {}  # by power of two: weight, mean rows, mean seconds
         self.fixed_s = 0.0
         self.per_row_s = 0.0
 
     def learn(self, rows: int, seconds: float) -> None:
-        """Take in what a batch took."""
+        """Record the time of a batch."""
         entry = self._seen.setdefault(rows.bit_length(), [0.0, float(rows), seconds])
         entry[0] = min(entry[0] + 1.0, 1.0 / WEIGHT_OF_NEW)
         weight = 1.0 / entry[0]
@@ -40,14 +41,14 @@ class BatchTimes:
         self._fit()
 
     def of(self, rows: int) -> float:
-        """Return the seconds that a batch is expected to take; 0 while nothing is known."""
+        """Return the expected seconds of a batch; 0 while nothing is known."""
         return self.fixed_s + self.per_row_s * rows
 
     def rows_within(self, seconds: float, most: int) -> int:
-        """Return the most rows, at least 1, of a batch that takes no longer than that.
+        """Return the most rows, at least 1, of a batch that takes at most ``seconds``.
 
-        All that there may be while only one size has been seen, and where even one row takes longer: what cannot be in
-        time shall at least not hold up the others.
+        Returns ``most`` while only one size has been seen, and if even one row takes longer: rows that cannot be in
+        time anyway should not delay the others.
         """
         if len(self._seen) < 2 or self.of(most) <= seconds or self.of(1) > seconds:
             return most
@@ -68,14 +69,14 @@ class BatchTimes:
 
 
 class Arrivals:
-    """Recent gaps between arrivals, in seconds a row."""
+    """Measures the recent gap between arrivals, in seconds per row."""
 
     def __init__(self) -> None:
         self.newest: float | None = None
         self.gap_s = float("inf")
 
     def add(self, now: float, rows: int) -> None:
-        """Take in a request."""
+        """Record the arrival of a request."""
         if self.newest is not None:
             gap = (now - self.newest) / rows
             self.gap_s = gap if self.gap_s == float("inf") else self.gap_s + GAP_WEIGHT * (gap - self.gap_s)
@@ -85,12 +86,12 @@ class Arrivals:
 def hold_until(
     *, rows: int, most: int, oldest: float, max_latency_s: float, arrivals: Arrivals, times: BatchTimes
 ) -> float:
-    """Return the time until which to hold back rows that wait for an idle predictor; in the past to start at once.
+    """Return the time until which to hold back rows that wait for an idle predictor; a past time to start at once.
 
     Args:
-        rows: That wait.
-        most: Of one batch.
-        oldest: When the first of them came.
+        rows: Number of waiting rows.
+        most: Most rows of one batch.
+        oldest: Arrival time of the first of them.
     """
     if rows >= most or arrivals.newest is None:
         return oldest

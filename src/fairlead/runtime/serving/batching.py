@@ -1,8 +1,8 @@
-"""The queue of requests for ``predict``: batches as batch_times says, in the one predict thread, results split back.
+"""Batches requests for ``predict``: queues them, runs batches in the one predict thread, and splits the results.
 
-Requests of like inputs (names, types and shapes but for the batch) go together, the oldest first. Where a batch of
-several requests fails, each is tried alone, so that only what is at fault fails. A request of more rows than a batch
-may have is cut up, which needs that rows do not depend on each other: what batching needs anyway.
+Requests with compatible inputs (the same names, types and shapes except for the batch dimension) are batched together,
+the oldest first. If a batch of several requests fails, each is tried alone, so that only the faulty ones fail. A
+request with more rows than a batch may have is split, which requires rows to be independent, as batching does anyway.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Predict = Callable[[Arrays, int], Arrays]
 
 @dataclass(eq=False)
 class Waiting:
-    """A request that waits or is predicted."""
+    """A request that is waiting or running."""
 
     inputs: Arrays
     rows: int
@@ -38,15 +38,15 @@ class Waiting:
 
 
 class Batcher:
-    """Makes batches of requests.
+    """Batches requests.
 
     Args:
-        predict: Called in the thread with at most ``max_batch_size`` rows, and with how many there are.
-        thread: Its one thread.
+        predict: Called in the thread with at most ``max_batch_size`` rows and their number.
+        thread: The executor, with one thread.
         max_batch_size: Most rows of a batch.
-        max_latency_s: Bound of holding back and of a batch's own time; 0 holds nothing back.
-        max_queue: Most requests that wait.
-        when_done: Told of every batch: its rows, its requests' seconds in the queue, and its seconds.
+        max_latency_s: Limit of holding back plus the batch's own time; 0 holds nothing back.
+        max_queue: Most requests that may wait.
+        when_done: Called for every batch with its rows, its requests' seconds in the queue, and its own seconds.
     """
 
     def __init__(
@@ -74,22 +74,22 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """Number of waiting requests."""
         return len(self._queue)
 
     def retry_after_s(self) -> int:
-        """Return the whole seconds after which all that wait now should be through, at least 1."""
+        """Return the seconds after which all waiting requests should be done, as a whole number of at least 1."""
         rows = sum(item.rows for item in self._queue)
         batches = math.ceil(rows / self._max_batch_size)
         return max(1, math.ceil(batches * self.times.of(min(rows, self._max_batch_size))))
 
     def check_room(self) -> None:
-        """Refuse a request for which there is no room in the queue.
+        """Refuse a request if the queue is full.
 
         Raises:
-            TooManyWaiting: As many wait as may.
+            TooManyWaiting: The queue is full.
         """
-        # One may always wait for an idle predictor, even where none may queue.
+        # One request may always wait for an idle predictor, even with a queue of size 0.
         if len(self._queue) >= self._max_queue and (self._queue or self.running):
             raise TooManyWaiting(
                 f"{len(self._queue)} requests wait, and no more may", retry_after_s=self.retry_after_s()
@@ -99,8 +99,8 @@ class Batcher:
         """Return the outputs for a request's rows.
 
         Raises:
-            TooManyWaiting: As many wait as may.
-            Problem: The predictor failed at this request.
+            TooManyWaiting: The queue is full.
+            Problem: The predictor failed for this request.
         """
         self.check_room()
         loop = asyncio.get_running_loop()
@@ -114,11 +114,11 @@ class Batcher:
         try:
             return await item.result
         finally:
-            if item.started is None:  # the client went away
+            if item.started is None:  # the client disconnected
                 self._queue.remove(item)
 
     async def _work(self) -> None:
-        """Predict until nothing waits."""
+        """Run batches until no request waits."""
         loop = asyncio.get_running_loop()
         while self._queue:
             await self._hold(loop)
@@ -130,7 +130,7 @@ class Batcher:
             self.running = len(batch)
             try:
                 seconds, outcomes = await loop.run_in_executor(self._thread, self._run, batch)
-            except Exception as error:  # noqa: BLE001 (whatever it is, those who wait for this batch hear of it)
+            except Exception as error:  # noqa: BLE001 (any error has to reach the requests of this batch)
                 seconds, outcomes = 0.0, [PredictFailed(f"the batch failed: {error}")] * len(batch)
             self.running = 0
             if seconds:
@@ -143,11 +143,11 @@ class Batcher:
                 else:
                     item.result.set_result(outcome)
             self._when_done(rows, [began - item.came for item in batch], loop.time() - began)
-            # Let those run whose results these are: what they send next may join what waits.
+            # Let the callers run: the requests that they send next may join the waiting ones.
             await asyncio.sleep(0)
 
     async def _hold(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait as long as holding back pays."""
+        """Wait as long as holding back reduces latency."""
         while self._queue:
             until = hold_until(
                 rows=self._like_first(),
@@ -180,7 +180,7 @@ class Batcher:
         return rows
 
     def _take(self) -> list[Waiting]:
-        """Take the oldest request, and those like it that fit beside it."""
+        """Take the oldest request and compatible ones that fit into the same batch."""
         if not self._queue:
             return []
         most, rows = self._most(), 0
@@ -203,7 +203,7 @@ class Batcher:
         return batch
 
     def _run(self, batch: list[Waiting]) -> tuple[float, list[Arrays | Exception]]:
-        """Predict a batch, in the thread: its seconds, 0 if they tell nothing, and what each request gets."""
+        """Run a batch in the thread; return its seconds, 0 if not representative, and the outcome of each request."""
         if len(batch) == 1:
             item = batch[0]
             began = time.perf_counter()

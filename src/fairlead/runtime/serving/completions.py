@@ -1,7 +1,7 @@
-"""OpenAI's completions and chat completions: requests read and checked, answers and chunks written.
+"""OpenAI's completions and chat completions: parses and checks requests, and builds responses and chunks.
 
-What a text generator of ours cannot honour (tools, several choices, log probabilities, penalties ...) is refused unless
-its value asks for nothing. Source: OpenAI's API reference.
+Parameters that Fairlead's text generator cannot honour (tools, several choices, log probabilities, penalties ...) are
+refused unless their value is neutral. Source: OpenAI's API reference.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_TOKENS = {"text_completion": 16, "chat.completion": 256}
 MAX_STOPS = 16
 MAX_STOP = 256
 
-# Keys whose given values ask for nothing; any other value is refused.
+# Keys with their neutral values; any other value is refused.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1, None), "best_of": (1, None), "echo": (False, None), "suffix": (None, ""), "logprobs": (False, None),
     "top_logprobs": (None,), "frequency_penalty": (0, None), "presence_penalty": (0, None), "logit_bias": (None, {}),
@@ -27,20 +27,20 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "store": (False, None), "service_tier": (None, "auto", "default"), "modalities": (None, ["text"]),
     "parallel_tool_calls": (None, True, False),
 }  # fmt: skip
-_FREE = ("user", "metadata", "safety_identifier", "prompt_cache_key")  # for their own records; they change nothing
+_FREE = ("user", "metadata", "safety_identifier", "prompt_cache_key")  # for the client's records; without effect
 _KNOWN = ("model", "max_tokens", "temperature", "stop", "stream", "stream_options", *SAMPLING)
 
 
 @dataclass
 class Completion:
-    """A text that is asked for, and how far it is.
+    """A requested text and its state.
 
     Attributes:
         kind: "text_completion" or "chat.completion".
-        sampling: What of ``SAMPLING`` was given.
-        text: So far, cut before a stop.
-        pieces: That were made, which is what counts as tokens.
-        finish: OpenAI's reason, once it is over.
+        sampling: Values of the parameters in ``SAMPLING`` that were given.
+        text: The text so far, cut before a stop sequence.
+        pieces: Number of generated pieces, which counts as the number of tokens.
+        finish: OpenAI's finish reason, once it is complete.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Completion:
     _held: str = field(default="", repr=False)
 
     def add(self, piece: str) -> str:
-        """Take in a piece; return what can be passed on: not what may be the beginning of a stop."""
+        """Add a piece and return the text that can be sent: all but a possible beginning of a stop sequence."""
         self.pieces += 1
         pending = self._held + piece
         found = [at for at in (pending.find(stop) for stop in self.stops) if at >= 0]
@@ -74,7 +74,7 @@ class Completion:
         return pending
 
     def end(self) -> str:
-        """Note that no more comes; return what was held back."""
+        """Record that the text is complete and return the text held back."""
         rest, self._held = self._held, ""
         if self.finish is None:
             self.finish = "length" if self.pieces >= self.max_tokens else "stop"
@@ -82,7 +82,7 @@ class Completion:
         return rest
 
     def answer(self, predictor: Predictor) -> dict[str, Any]:
-        """Return the whole answer."""
+        """Return the complete response."""
         choice: dict[str, Any] = {"index": 0, "finish_reason": self.finish, "logprobs": None}
         if self.kind == "chat.completion":
             choice["message"] = {"role": "assistant", "content": self.text}
@@ -103,11 +103,11 @@ class Completion:
         return self._chunk([choice])
 
     def usage_chunk(self, predictor: Predictor) -> dict[str, Any]:
-        """Return the chunk that ends a stream with what it used."""
+        """Return the last chunk of a stream, which has the usage."""
         return {**self._chunk([]), "usage": self.usage(predictor)}
 
     def usage(self, predictor: Predictor) -> dict[str, int]:
-        """Return the tokens of prompt and answer. Only if the predictor counts them; to be called in its thread."""
+        """Return the tokens of prompt and response, if the predictor counts them; call it in the predict thread."""
         prompt = predictor.count_tokens(self.prompt)
         return {"prompt_tokens": prompt, "completion_tokens": self.pieces, "total_tokens": prompt + self.pieces}
 
@@ -117,11 +117,11 @@ class Completion:
 
 
 def read_completion(given: dict[str, Any], kind: str, predictor: Predictor, model: str) -> Completion:
-    """Return what a request asks for. Not the prompt of a chat, which the predictor makes; see ``messages_of``.
+    """Parse a request, except the prompt of a chat, which the predictor builds; see ``messages_of``.
 
     Raises:
         BadRequest: A value is wrong, or cannot be honoured.
-        NotFound: It is for another model.
+        NotFound: The request is for another model.
     """
     _check_keys(given, kind)
     asked = given.get("model")
@@ -161,10 +161,10 @@ def read_completion(given: dict[str, Any], kind: str, predictor: Predictor, mode
 
 
 def messages_of(given: dict[str, Any]) -> list[dict[str, str]]:
-    """Return the conversation of a request, each message with its role and its text.
+    """Return the messages of a request, each with its role and its text.
 
     Raises:
-        BadRequest: It is no conversation, or has more than text.
+        BadRequest: It is not a list of messages, or a message has more than text.
     """
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -193,7 +193,7 @@ def _check_keys(given: dict[str, Any], kind: str) -> None:
             continue
         if key not in _NEUTRAL:
             raise BadRequest(f"{_short(key)} is not supported; there is {', '.join((*own, *_KNOWN))}")
-        # True == 1 in Python, and is no 1 here.
+        # True == 1 in Python, but a JSON true is not a 1.
         if not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in _NEUTRAL[key]):
             raise BadRequest(f"{key} is {_short(value)}, which is not supported; leave it out")
 
@@ -253,7 +253,7 @@ def _truth(name: str, value: Any) -> bool:
 
 
 def _joined(parts: list[Any]) -> str | None:
-    """The text of a message that comes in parts; None if one of them is no text."""
+    """Return the text of a message given in parts; None if one of them is not text."""
     texts: list[str] = []
     for part in parts:
         text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
@@ -264,7 +264,7 @@ def _joined(parts: list[Any]) -> str | None:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of the text that the stop begins with."""
+    """Return the length of the longest suffix of the text that is a prefix of the stop sequence."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:size]):
             return size

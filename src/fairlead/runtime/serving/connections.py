@@ -1,6 +1,6 @@
-"""Connections with limits: how many, how large a body, how long a header, a body and the taking of an answer may last.
+"""Connections with limits: their number, the size of a body, and the time to receive a header and a body and to send.
 
-aiohttp bounds the size of headers and ends idle connections; it knows no time-out for a header that dribbles in.
+aiohttp limits the size of headers and closes idle connections, but has no time-out for a header that arrives slowly.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def begin_request(self) -> None:
-        """Note that a whole header is there."""
+        """Record that a complete header has arrived."""
         self._is_busy = True
         self._got_header()
 
     def end_request(self) -> None:
-        """Note that the request is answered."""
+        """Record that the request is answered."""
         self._is_busy = False
 
     def handle_error(
@@ -57,7 +57,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP. Not logged: anybody could fill a disk with it."""
+        """Respond to data that is not HTTP. It is not logged, because any client could fill the disk with it."""
         if status >= 500:
             self.log_exception("Error handling request from %s", request.remote, exc_info=exc)
         if request.writer.output_size > 0:
@@ -86,12 +86,12 @@ class Connection(web.RequestHandler):
 
 
 class ConnectionServer(web.Server):
-    """Makes connections.
+    """Creates connections.
 
     Args:
         handler: Answers a request.
-        read_timeout_s: For a header, for a body, and for each part of an answer to be taken.
-        max_connections: Further ones are closed at once.
+        read_timeout_s: Seconds to receive a header, to receive a body, and to send each part of a response.
+        max_connections: Most open connections; further ones are closed at once.
     """
 
     def __init__(self, handler: Any, *, read_timeout_s: float, max_connections: int) -> None:
@@ -106,7 +106,7 @@ class ConnectionServer(web.Server):
         self.max_connections = max_connections
 
     def is_crowded(self) -> bool:
-        """Return whether there are more connections than may be."""
+        """Return whether there are more connections than allowed."""
         return len(self.connections) > self.max_connections
 
     def __call__(self) -> Connection:
@@ -119,9 +119,9 @@ async def read_body(request: web.BaseRequest, *, most: int, timeout_s: float) ->
     """Return the body of a request, decompressed.
 
     Raises:
-        TooLarge: It has more than ``most`` bytes.
-        TooSlow: It did not come in time.
-        BadRequest: It is not compressed as it says, or broken off.
+        TooLarge: The body has more than ``most`` bytes.
+        TooSlow: The body did not arrive within ``timeout_s`` seconds.
+        BadRequest: The body is not compressed as its header says, or is incomplete.
     """
     if (request.content_length or 0) > most:
         raise TooLarge(f"the body has {request.content_length} bytes; at most {most} are allowed")
@@ -132,7 +132,7 @@ async def read_body(request: web.BaseRequest, *, most: int, timeout_s: float) ->
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
     try:
-        if request.content.is_eof():  # it came with its header; a timer would cost more than reading it
+        if request.content.is_eof():  # the body arrived with its header; a timer would cost more than reading it
             body = bytearray(request.content.read_nowait())
         else:
             body = await asyncio.wait_for(_read(request, most), timeout_s)
@@ -156,10 +156,10 @@ async def _read(request: web.BaseRequest, most: int) -> bytearray:
 
 
 async def send(request: web.BaseRequest, response: web.StreamResponse, *, timeout_s: float) -> None:
-    """Send an answer; the connection of a client that does not take it in time is closed.
+    """Send a response; close the connection if the client does not read it within ``timeout_s`` seconds.
 
     Raises:
-        ConnectionError: The client is gone, or was let go.
+        ConnectionError: The client is gone, or its connection was closed.
     """
     with taking(request, timeout_s):
         await response.prepare(request)
@@ -168,7 +168,11 @@ async def send(request: web.BaseRequest, response: web.StreamResponse, *, timeou
 
 @contextlib.contextmanager
 def taking(request: web.BaseRequest, timeout_s: float) -> Iterator[None]:
-    """Close the connection if what is within takes longer."""
+    """Abort the connection if the block takes longer than ``timeout_s`` seconds.
+
+    Raises:
+        ConnectionResetError: The client is gone.
+    """
     transport = request.transport
     if transport is None:
         raise ConnectionResetError("the client is gone")

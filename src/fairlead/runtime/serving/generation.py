@@ -1,8 +1,8 @@
-"""Texts that are generated, some at once, a piece of each in turn, in the one predict thread.
+"""Generates texts concurrently, one piece of each in turn, in the one predict thread.
 
-A text runs while its iterator is open; as many run as ``max_batch_size`` says, further ones wait in their order. Turns
-come from the thread's own queue, so that batches of ``predict`` get theirs as well. A predictor that makes pieces of
-several texts in one step on a GPU is an engine's work (``run:`` with vLLM or SGLang), not this one's.
+A text runs while its iterator is open. Up to ``max_batch_size`` texts run; further ones wait in order. Turns come from
+the thread's own queue, so that batches of ``predict`` get turns as well. Generating pieces of several texts in one step
+on a GPU is the task of an engine (``run:`` with vLLM or SGLang), not of this module.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Generator:
 
     Args:
         thread: The predict thread.
-        max_running: Most texts at once.
-        max_queue: Most that wait.
+        max_running: Most texts that run at once.
+        max_queue: Most texts that wait.
     """
 
     def __init__(self, thread: ThreadPoolExecutor, *, max_running: int, max_queue: int) -> None:
@@ -35,24 +35,24 @@ class Generator:
 
     @property
     def waiting(self) -> int:
-        """Texts that wait."""
+        """Number of waiting texts."""
         return len(self._turns)
 
     def check_room(self) -> None:
-        """Refuse a text for which there is no room in the queue.
+        """Refuse a text if the queue is full.
 
         Raises:
-            TooManyWaiting: As many wait as may.
+            TooManyWaiting: The queue is full.
         """
         if self.running >= self._max_running and len(self._turns) >= self._max_queue:
             after = max(1, round(self._last_s * (len(self._turns) + 1) / self._max_running))
             raise TooManyWaiting(f"{len(self._turns)} requests wait, and no more may", retry_after_s=after)
 
     async def pieces(self, start: Callable[[], Iterator[str]], *, most: int) -> AsyncGenerator[str, None]:
-        """Yield at most that many pieces of a text; closing this ends the text.
+        """Yield at most ``most`` pieces of a text; closing the generator ends the text.
 
         Raises:
-            TooManyWaiting: As many wait as may.
+            TooManyWaiting: The queue is full.
             Problem: The predictor failed.
         """
         self.check_room()
@@ -84,7 +84,7 @@ class Generator:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came just now
+            if turn.done() and not turn.cancelled():  # the turn was given just before the cancellation
                 self._give_turn()
             else:
                 self._turns.remove(turn)
@@ -99,7 +99,7 @@ class Generator:
         self.running -= 1
 
     def _close(self, source: Iterator[str]) -> None:
-        """End a text where it is generated, without waiting for that."""
+        """Close a text's iterator in the predict thread, without waiting for it."""
         close = getattr(source, "close", None)
         if close is not None:
             with contextlib.suppress(RuntimeError):  # the thread has ended with the server
@@ -107,14 +107,14 @@ class Generator:
 
 
 def _first(start: Callable[[], Iterator[str]]) -> tuple[Iterator[str], str | None]:
-    """Start a text; its iterator and its first piece."""
+    """Start a text and return its iterator and its first piece."""
     with _problems():
         source = iter(start())
     return source, _next(source)
 
 
 def _next(source: Iterator[str]) -> str | None:
-    """The next piece, which may be empty where a character takes several tokens; None at the end."""
+    """Return the next piece, which may be empty if a character has several tokens; None at the end."""
     with _problems():
         piece = next(source, None)
         if piece is not None and not isinstance(piece, str):

@@ -1,7 +1,7 @@
-"""Bodies of the Open Inference Protocol v2: a request into arrays, arrays into an answer.
+"""Bodies of the Open Inference Protocol v2: parses a request into arrays, and encodes arrays into a response.
 
 Source: the protocol's REST description, and Triton's binary tensor data extension: the header
-``Inference-Header-Content-Length`` says how long the JSON is, after which the binary tensors follow in their order.
+``Inference-Header-Content-Length`` is the length of the JSON, which the binary tensors follow in order.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from fairlead.runtime.serving.tensors import (
 )
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-_REQUEST = ("id", "parameters", "inputs", "outputs", "model_name")  # the last is what KServe's own client adds
+_REQUEST = ("id", "parameters", "inputs", "outputs", "model_name")  # KServe's own client adds the last
 _INPUT = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT = ("name", "parameters")
 
 
 @dataclass(frozen=True)
 class InferRequest:
-    """A request.
+    """A parsed request.
 
     Attributes:
-        id: As given; None if none was.
-        inputs: Arrays by name, all with as many rows.
-        rows: Of its batch.
-        outputs: Whether each wanted output is to be binary, by name and in order; None for all outputs.
-        binary: Whether outputs of which nothing else is said are to be binary.
+        id: The id as given; None if there is none.
+        inputs: Arrays by name, all with the same number of rows.
+        rows: Number of rows of the batch.
+        outputs: For each requested output, in order, whether it is to be binary; None for all outputs.
+        binary: Whether outputs are binary unless the request says otherwise.
     """
 
     id: str | None
@@ -49,10 +49,10 @@ class InferRequest:
 
 
 def read_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """Return the object of a body.
+    """Parse a body that is a JSON object.
 
     Raises:
-        BadRequest: It is none.
+        BadRequest: The body is not a JSON object.
     """
     try:
         found = json.loads(str(body, "utf-8"))
@@ -70,15 +70,15 @@ def read_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
 def read_infer_request(
     body: bytearray, header_length: str | None, declared: Mapping[str, TensorSpec] | None, model: str
 ) -> InferRequest:
-    """Return what a body asks for.
+    """Parse the body of an inference request.
 
     Args:
-        header_length: The header of that name; None if there was none.
-        declared: What the predictor says of its inputs; None if it says nothing.
-        model: The name in the path.
+        header_length: Value of the header ``Inference-Header-Content-Length``; None if there is none.
+        declared: The predictor's declared inputs; None if it declares none.
+        model: The model's name in the path.
 
     Raises:
-        BadRequest: Anything about it is wrong.
+        BadRequest: The body is invalid, or does not match the declared inputs.
     """
     view = memoryview(body)
     json_bytes = len(body) if header_length is None else _header_length(header_length, len(body))
@@ -112,11 +112,11 @@ def read_infer_request(
 def write_infer_answer(
     request: InferRequest, results: Arrays, *, model: str, version: str, declared: Mapping[str, TensorSpec] | None
 ) -> tuple[bytes, int | None]:
-    """Return the body of an answer, and how long its JSON is if binary tensors follow it.
+    """Return the body of a response, and the length of its JSON if binary tensors follow it.
 
     Raises:
-        BadRequest: A wanted output is none of the results.
-        PredictFailed: JSON cannot carry a result.
+        BadRequest: A requested output is not among the results.
+        PredictFailed: JSON cannot represent a result.
     """
     wanted = request.outputs
     if wanted is None:
@@ -144,7 +144,7 @@ def write_infer_answer(
 
 
 def _header_length(text: str, most: int) -> int:
-    # int() alone would take "+1", "1_0" and digits of other scripts.
+    # int() alone would accept "+1", "1_0" and digits of other scripts.
     if not (text.isascii() and text.isdigit() and len(text) < 16) or int(text) > most:
         raise BadRequest(
             f"{HEADER_LENGTH} is {_short(text)}; give the length of the JSON, at most {most} as the body is"
@@ -155,7 +155,7 @@ def _header_length(text: str, most: int) -> int:
 def _read_input(
     item: Any, body: memoryview, offset: int, inputs: Arrays, declared: Mapping[str, TensorSpec] | None
 ) -> int:
-    """Put one input into the inputs; return where the next binary tensor begins."""
+    """Add one input to the inputs and return the offset of the next binary tensor."""
     if not isinstance(item, dict):
         raise BadRequest(f"an input is {_short(item)}; give an object")
     name = item.get("name")

@@ -1,5 +1,4 @@
-"""Metrics of a replica for Prometheus, under vLLM's names with `fairlead:` for `vllm:`, so that rules and boards
-fit."""
+"""Prometheus metrics of a replica, named like vLLM's with `fairlead:` for `vllm:`, so that rules and dashboards fit."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Metrics:
-    """Counters and histograms of one server, in a registry of its own.
+    """Counters and histograms of one server, in a separate registry.
 
     Args:
         model: Value of the label `model_name`.
-        running: Returns the requests that are computed now.
-        waiting: Returns the requests that wait now.
+        running: Returns the number of requests that are being computed.
+        waiting: Returns the number of waiting requests.
     """
 
     def __init__(self, model: str, *, running: Callable[[], int], waiting: Callable[[], int]) -> None:
@@ -50,9 +49,9 @@ class Metrics:
         self._model = model
 
     def count(self, route: str, status: int) -> None:
-        """Count an answer."""
+        """Count a response."""
         self._requests.labels(self._model, route, str(status)).inc()
 
     def text(self) -> bytes:
-        """Return all of it in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""Brings a model from an object store to the machine that serves it, so that a predictor reads files."""
+"""Downloads a model from an object store to the machine that serves it, so that a predictor reads local files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fairlead.runtime.serving.predictor import Unusable
 
 
 def brought(model: str, directory: str | None) -> str:
-    """Return a path of this machine that holds a model.
+    """Return a local path of a model, downloaded if needed.
 
     Args:
-        model: A path, which stays as it is, or the URL of an object or of all objects below it.
-        directory: Where a directory for it is made; None for the system's temporary one.
+        model: A path, which is returned as it is, or the URL of an object or of all objects below it.
+        directory: Parent of the directory created for it; None for the system's temporary directory.
 
     Raises:
-        Unusable: It cannot be fetched, or a checkpoint is not what was saved.
+        Unusable: The model cannot be fetched, or is a checkpoint that differs from what was saved.
     """
     if not is_url(model):
         return model

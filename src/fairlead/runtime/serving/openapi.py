@@ -1,4 +1,4 @@
-"""The OpenAPI document of a replica, of the very routes that it has."""
+"""The OpenAPI document of a replica, generated from the routes that it serves."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _TEXT, _TRUTH = {"type": "string"}, {"type": "boolean"}
 
 
 def describe(routes: Mapping[str, tuple[str, str]], settings: Settings, predictor: Predictor | None) -> dict[str, Any]:
-    """Return the document.
+    """Return the OpenAPI document.
 
     Args:
         routes: Method and handler of each path.
-        predictor: Whose inputs and outputs it names; None before it is loaded.
+        predictor: Its inputs and outputs are named in the document; None before it is loaded.
     """
     paths: dict[str, Any] = {}
     for path, (method, name) in routes.items():

@@ -1,16 +1,16 @@
-"""A user's predictor: found by ``module:Class``, what it says of itself, and how a batch goes through it.
+"""A user's predictor: how it is found by ``module:Class``, its declarations, and how a batch is run.
 
     class Classifier:
         inputs = {"pixels": ("FP32", (-1, 28, 28))}     # optional: checked, and used to warm up
         outputs = {"scores": ("FP32", (-1, 10))}        # optional
-        def load(self, model: str) -> None: ...         # optional: a directory or file, "" if there is none
+            def load(self, model: str) -> None: ...         # optional: a directory or file, "" if there is none
         def warm_up(self) -> None: ...                  # optional: instead of batches of zeros
         def predict(self, inputs): ...                  # {name: array} in and out; the first axis is the batch
         def generate(self, prompt, *, max_tokens, temperature): ...     # yields pieces of text
         def chat_prompt(self, messages) -> str: ...     # optional: of [{"role": ..., "content": ...}]
         def count_tokens(self, text) -> int: ...        # optional: turns on `usage`
 
-It has ``predict``, ``generate`` or both. All its methods are called in one thread, one at a time.
+A predictor has ``predict``, ``generate`` or both. All methods are called in one thread, one at a time.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from fairlead.runtime.serving.tensors import DTYPES, MAX_RANK, Array, datatype_o
 Arrays = dict[str, Array]
 
 SAMPLING = ("top_p", "seed")
-"""Further arguments of ``generate``: a request may give them if it takes them."""
+"""Optional arguments of ``generate``: a request may give those that it takes."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A predictor's word of an input or output; -1 in the shape is any size."""
+    """A predictor's declaration of an input or output; -1 in the shape is any size."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
 
     def describe(self) -> dict[str, Any]:
-        """Return it as the protocol's metadata have it."""
+        """Return it in the form of the protocol's metadata."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
     def takes(self, shape: tuple[int, ...]) -> bool:
@@ -55,23 +55,23 @@ class TensorSpec:
 
 
 class Unusable(Exception):
-    """The class cannot be served; the message says why and how to mend it."""
+    """The class cannot be served; the message has the reason and the remedy."""
 
 
 class Predictor:
-    """A user's predictor with what it says of itself.
+    """A user's predictor with its declarations.
 
     Attributes:
-        inputs: Specs by name; None if it declares none, so that everything is passed to it.
-        outputs: The same of outputs.
-        sampling: Names of ``SAMPLING`` that its ``generate`` takes.
+        inputs: Declared inputs by name; None if it declares none, so that all inputs are passed to it.
+        outputs: Declared outputs by name; None if it declares none.
+        sampling: Names in ``SAMPLING`` that its ``generate`` takes.
     """
 
     def __init__(self, instance: Any) -> None:
-        """Look at an instance of the user's class.
+        """Read the declarations of an instance of the user's class.
 
         Raises:
-            Unusable: It lacks a method, or declares what is no tensor.
+            Unusable: It lacks a method, or a declaration is not a tensor's.
         """
         self._instance = instance
         self.name = type(instance).__name__
@@ -100,16 +100,16 @@ class Predictor:
         return self._count_tokens is not None
 
     def load(self, model: str) -> None:
-        """Load the model, where the class has a ``load``."""
+        """Load the model, if the class has a ``load`` method."""
         load = self._method("load")
         if load is not None:
             load(model)
 
     def warm_up(self, max_batch_size: int) -> Iterator[Callable[[], tuple[int, Any]]]:
-        """Yield the calls that warm up; each returns the rows of its batch, 0 if it was none, and the result.
+        """Yield the calls that warm up; each returns the rows of its batch, 0 if it is not a batch, and the result.
 
-        The class's own ``warm_up`` if it has one; else batches of zeros as its inputs are declared, of one row and of
-        the most there may be, and one piece of text.
+        They are the class's own ``warm_up`` if it has one. Otherwise they are batches of zeros of its declared inputs,
+        with one row and with ``max_batch_size`` rows, and one piece of text.
         """
         own = self._method("warm_up")
         if own is not None:
@@ -118,17 +118,17 @@ class Predictor:
         if self.predicts and self.inputs:
             for rows in sorted({1, max_batch_size}):
                 batch = {spec.name: _zeros(spec, rows) for spec in self.inputs.values()}
-                for _ in range(3):  # the first pays for what later ones find ready
+                for _ in range(3):  # the first call includes one-time costs
                     yield lambda batch=batch, rows=rows: (rows, self.predict(batch, rows))  # type: ignore[misc]
         if self.generates:
             yield lambda: (0, next(self.generate("Hello", max_tokens=1, temperature=0.0), ""))
 
     def predict(self, inputs: Arrays, rows: int) -> Arrays:
-        """Return the outputs of a batch.
+        """Run a batch and return its outputs.
 
         Raises:
-            BadRequest: ``predict`` raised ValueError: what it was given is at fault.
-            PredictFailed: It raised anything else, or what it gave is no result.
+            BadRequest: ``predict`` raised ValueError, so the inputs are at fault.
+            PredictFailed: ``predict`` raised another error, or its result is not valid.
         """
         assert self.predict_method is not None
         try:
@@ -140,19 +140,19 @@ class Predictor:
         return self._checked(given, rows)
 
     def generate(self, prompt: str, *, max_tokens: int, temperature: float, **sampling: Any) -> Iterator[str]:
-        """Return the pieces of text that follow a prompt."""
+        """Return an iterator over the pieces of text that follow a prompt."""
         assert self._generate is not None
         return iter(self._generate(prompt, max_tokens=max_tokens, temperature=temperature, **sampling))
 
     def chat_prompt(self, messages: list[dict[str, str]]) -> str:
-        """Return the prompt of a conversation: the class's own, or a line for each message, and `assistant:`."""
+        """Return the prompt of a conversation: the class's own, or one line for each message, then `assistant:`."""
         if self._chat_prompt is not None:
             return str(self._chat_prompt(messages))
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]
         return "".join(lines) + "assistant: "
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text has. Only if ``counts_tokens``."""
+        """Return the number of tokens of a text. Only if ``counts_tokens``."""
         assert self._count_tokens is not None
         return int(self._count_tokens(text))
 
@@ -195,8 +195,8 @@ def find_class(predictor: str, directory: str) -> type[Any]:
     """Import ``module:Class``, from the working directory first.
 
     Raises:
-        Unusable: The module has no such class, or there is no such module.
-        Exception: Whatever the module raises when it is imported.
+        Unusable: The module or the class does not exist.
+        Exception: Any exception that the module raises when it is imported.
     """
     module_name, _, name = predictor.partition(":")
     if directory not in sys.path:

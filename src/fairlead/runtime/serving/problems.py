@@ -1,26 +1,27 @@
-"""Problems that a client gets instead of a result. Raised below a route, turned into an answer by the HTTP server.
+"""Errors that a client gets instead of a result. Code below a route raises them; the HTTP server sends them.
 
 Problem
-  BadRequest      400, the client's mistake; the message says what was given, the rule, and how to mend it
+  BadRequest      400, a mistake of the client; the message has the value, the rule and the remedy
   NotFound        404, another model, version or route
-  WrongMethod     405, a route that does not know this method; says which it knows
+  WrongMethod     405, a route that does not support this method; names the supported one
+  TooSlow         408, a body that did not arrive in time
   TooLarge        413, a body beyond the limit
-  TooManyWaiting  429, the queue is full; says when to come again
-  Unavailable     503, not loaded yet, or about to end
-  PredictFailed   500, the predictor raised, or gave what is no result
+  TooManyWaiting  429, the queue is full; has the time after which to retry
+  Unavailable     503, not loaded yet, or shutting down
+  PredictFailed   500, the predictor raised an error, or returned an invalid result
 """
 
 from __future__ import annotations
 
 
 class Problem(Exception):
-    """An answer that is no result.
+    """A response that is not a result.
 
     Attributes:
         status: The HTTP status.
-        retry_after_s: Whole seconds after which it makes sense to try again; None if it does not.
-        allow: The methods that a route knows, where another was asked for.
-        code: OpenAI's word for it.
+        retry_after_s: Whole seconds after which to retry; None if a retry is useless.
+        allow: The methods that the route supports, if the request used another.
+        code: OpenAI's error type.
     """
 
     status = 500
@@ -33,7 +34,7 @@ class Problem(Exception):
 
 
 class BadRequest(Problem):
-    """A mistake of the client's."""
+    """A mistake of the client."""
 
     status = 400
     code = "invalid_request_error"
@@ -47,14 +48,14 @@ class NotFound(Problem):
 
 
 class WrongMethod(Problem):
-    """A route that does not know this method."""
+    """A route that does not support this method."""
 
     status = 405
     code = "invalid_request_error"
 
 
 class TooSlow(Problem):
-    """A body that took too long to come."""
+    """A body that did not arrive in time."""
 
     status = 408
     code = "invalid_request_error"
@@ -75,11 +76,11 @@ class TooManyWaiting(Problem):
 
 
 class PredictFailed(Problem):
-    """The predictor raised, or what it gave is no result."""
+    """The predictor raised an error, or returned an invalid result."""
 
 
 class Unavailable(Problem):
-    """Not loaded yet, or about to end."""
+    """Not loaded yet, or shutting down."""
 
     status = 503
     code = "service_unavailable_error"

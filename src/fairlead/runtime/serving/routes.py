@@ -1,4 +1,4 @@
-"""The routes of a replica and what answers them. `openapi.py` describes the same routes; a test compares the two."""
+"""The routes of a replica and their handlers. `openapi.py` describes the same routes; a test compares the two."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fairlead.runtime.serving.settings import Settings
 VERSION = "2"
 EXTENSIONS = ("binary_tensor_data",)
 EVENTS = "text/event-stream; charset=utf-8"
-CLIENT_GONE = 499  # nginx's word for it, in metrics only
+CLIENT_GONE = 499  # nginx's status code for it, in metrics only
 Answer = Callable[[web.BaseRequest, "dict[str, str]"], Awaitable[web.StreamResponse]]
 
 ROUTES: dict[str, tuple[str, str]] = {
@@ -57,17 +57,17 @@ _BY_PARTS = {tuple(path.split("/")[1:]): (path, method, name) for path, (method,
 
 
 class Service:
-    """A predictor behind HTTP.
+    """A predictor that is served over HTTP.
 
     Args:
-        settings: Of this replica.
+        settings: The settings of this replica.
         thread: The predict thread.
 
     Attributes:
         predictor: None until it is loaded and warm.
-        problem: Why requests cannot be answered now; None if they can.
-        stopping: Not ready any more; what comes is still answered, on connections that then close.
-        in_flight: Requests that are being answered, probes apart.
+        problem: The reason why requests cannot be answered now; None if they can.
+        stopping: Whether it is no longer ready; requests are still answered, on connections that are then closed.
+        in_flight: Number of requests that are being answered, without probes.
     """
 
     def __init__(self, settings: Settings, thread: ThreadPoolExecutor) -> None:
@@ -94,12 +94,12 @@ class Service:
         )
 
     def open(self, predictor: Predictor) -> None:
-        """Be ready."""
+        """Become ready, with a loaded and warm predictor."""
         self.predictor = predictor
         self.problem = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, whatever it is."""
+        """Answer any request."""
         connection = request.protocol
         assert isinstance(connection, Connection)
         connection.begin_request()
@@ -132,7 +132,7 @@ class Service:
                 self._metrics.latency.observe(self.last_request - began)
 
     def _find(self, request: web.BaseRequest) -> tuple[str, Answer, dict[str, str]]:
-        """The path, the handler and the names in a request's path."""
+        """Return the route, the handler and the path parameters of a request."""
         parts = tuple(request.rel_url.raw_path.split("/")[1:])
         found = _BY_PARTS.get(parts)
         names: dict[str, str] = {}
@@ -197,7 +197,7 @@ class Service:
         predictor = self._loaded()
         if not predictor.predicts:
             raise NotFound(f"{self.settings.service} generates text; ask /v1/completions or /v1/chat/completions")
-        self.batcher.check_room()  # before its body takes memory
+        self.batcher.check_room()  # before the body takes memory
         body = await self._body(request)
         header_length = request.headers.get(HEADER_LENGTH)
         asked = read_infer_request(body, header_length, predictor.inputs, self.settings.service)
@@ -250,7 +250,7 @@ class Service:
     async def _stream(
         self, request: web.BaseRequest, completion: Completion, pieces: AsyncIterator[str], predictor: Predictor
     ) -> web.StreamResponse:
-        """Send server-sent events, the first only once there is a piece: until then there may be an error's status."""
+        """Send server-sent events, the first only with the first piece: an error before it still sets the status."""
         response: web.StreamResponse | None = None
 
         async def event(data: Any) -> None:
@@ -284,7 +284,7 @@ class Service:
         return response
 
     async def _timed(self, pieces: AsyncGenerator[str, None], began: float) -> AsyncGenerator[str, None]:
-        """Measure the times between pieces on their way."""
+        """Pass on pieces and measure the times between them."""
         loop = asyncio.get_running_loop()
         newest: float | None = None
         async with contextlib.aclosing(pieces):
@@ -298,7 +298,7 @@ class Service:
                 self._metrics.generation_tokens.inc()
                 yield piece
 
-    # What they share
+    # Shared helpers
 
     def _check_model(self, names: dict[str, str]) -> None:
         own = {"model": self.settings.service, "version": self.settings.revision}
@@ -325,7 +325,7 @@ class Service:
         return {"id": self.settings.service, "object": "model", "created": 0, "owned_by": "fairlead"}
 
     async def _in_thread(self, call: Callable[[Predictor], Any], predictor: Predictor) -> Any:
-        """Call what may count tokens, which is the predictor's own work."""
+        """Make a call that may count tokens, in the predict thread if the predictor counts them."""
         if not predictor.counts_tokens:
             return call(predictor)
         try:
@@ -345,7 +345,7 @@ class Service:
 
 
 def _start(predictor: Predictor, completion: Completion, messages: list[dict[str, str]] | None) -> Iterator[str]:
-    """Begin a text, in the predict thread."""
+    """Start a text, in the predict thread."""
     if messages is not None:
         completion.prompt = predictor.chat_prompt(messages)
     return predictor.generate(
@@ -354,7 +354,7 @@ def _start(predictor: Predictor, completion: Completion, messages: list[dict[str
 
 
 def _problem(request: web.BaseRequest, error: Problem) -> web.Response:
-    """The answer to what went wrong, in the words of the protocol that was spoken."""
+    """Return the response to a problem, in the format of the request's protocol."""
     body = _openai_error(error) if request.path.startswith("/v1/") else {"error": str(error)}
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     if error.allow is not None:

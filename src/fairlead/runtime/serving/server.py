@@ -1,9 +1,9 @@
-"""The life of a replica: listen, load, warm up, be ready; on TERM drain and end.
+"""The life cycle of a replica: listen, load, warm up, become ready; on TERM drain and exit.
 
-Live from the first moment, ready only once warm: a probe can tell a slow load from a dead process. On TERM it says so
-by its readiness and goes on answering, on connections that close after their answer, until nothing has come for a
-while: whoever routes to it needs a moment to learn. What still runs when the grace ends is lost, and the exit code says
-so.
+It is live from the start and ready only once warm, so that a probe can tell a slow load from a dead process. On TERM it
+reports not ready and continues to answer, on connections that are closed after their response, until no request has
+arrived for a while, because routers need a moment to notice. Requests that still run when the grace period ends are
+lost, and the exit code shows it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ async def serve(
     began: float | None = None,
     when_listening: Callable[[int], None] = lambda port: None,
 ) -> int:
-    """Serve until told to stop; return the exit code: 0 if every request was answered, 1 if not, or if loading failed.
+    """Serve until stopped; return the exit code: 0 if every request was answered, 1 otherwise or if loading failed.
 
     Args:
-        began: ``time.monotonic()`` when the process began, for the times that are said on standard error.
-        when_listening: Told the port, before anything is loaded.
+        began: ``time.monotonic()`` at the start of the process, for the times reported on standard error.
+        when_listening: Called with the port, before anything is loaded.
     """
     began = time.monotonic() if began is None else began
     loop = asyncio.get_running_loop()
-    # Not a with block: what hangs in it must not hold up the end.
+    # Not a with block: a call that hangs in the thread must not delay the exit.
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predict")
     service = Service(settings, thread)
     doors = ConnectionServer(
@@ -68,10 +68,10 @@ async def serve(
         waited: set[asyncio.Future[Any]] = {loading, stopped}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not loading.done():
-            return 0  # asked to end before it served anything
+            return 0  # stopped before it served anything
         try:
             service.open(loading.result())
-        except Exception as error:  # noqa: BLE001 (the user's code: its reason is shown, and the replica fails)
+        except Exception as error:  # noqa: BLE001 (any error of the user's code is reported, and the replica fails)
             _explain(error)
             return FAILED
         times["ready_s"] = round(time.monotonic() - began, 3)
@@ -81,7 +81,7 @@ async def serve(
     finally:
         stopped.cancel()
         listener.close()
-        with contextlib.suppress(Exception):  # the process ends; connections go with it
+        with contextlib.suppress(Exception):  # the process exits, which closes the connections
             await doors.shutdown(0.1)
         thread.shutdown(wait=False, cancel_futures=True)
 
@@ -95,7 +95,7 @@ async def serve_until_signalled(settings: Settings, *, began: float) -> int:
 
 
 async def _drain(service: Service, listener: asyncio.Server, doors: ConnectionServer) -> int:
-    """Answer what is there and what still comes, until it is quiet or the grace ends."""
+    """Answer current and arriving requests until none has arrived for a while or the grace period ends."""
     loop = asyncio.get_running_loop()
     service.stopping = True
     now = loop.time()
@@ -120,7 +120,7 @@ async def _drain(service: Service, listener: asyncio.Server, doors: ConnectionSe
 
 
 def _load(settings: Settings, service: Service, times: dict[str, float]) -> Predictor:
-    """Import, load and warm up the predictor, in the predict thread; put the seconds of each into the times."""
+    """Import, load and warm up the predictor, in the predict thread; record the seconds of each in ``times``."""
     mark = time.monotonic()
 
     def lap(name: str) -> None:
@@ -150,7 +150,7 @@ def _load(settings: Settings, service: Service, times: dict[str, float]) -> Pred
 
 
 def _explain(error: Exception) -> None:
-    """Say on standard error why the predictor cannot be served: with its traceback, where the code is the user's."""
+    """Report on standard error why the predictor cannot be served, with the traceback if the user's code failed."""
     if not isinstance(error, Unusable):
         traceback.print_exception(type(error), error, error.__traceback__)
     _say({"failed": f"{type(error).__name__}: {error}" if not isinstance(error, Unusable) else str(error)})

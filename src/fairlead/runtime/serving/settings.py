@@ -19,15 +19,15 @@ class Settings:
     Attributes:
         predictor: ``module:Class``, importable from the working directory.
         model: Directory or file of the model on disk; empty if there is none.
-        port: Port to listen on; 0 takes a free one, which is said on standard error.
+        port: Port to listen on; 0 for a free one, which is reported on standard error.
         host: Address to listen on.
         service: Name of the service, which is the name of the model in all protocols.
         revision: Name of the revision, which is the version of the model.
         replica: Identity of this replica.
-        max_batch_size: Most rows of one call of ``predict``, and most texts generated at once; 1 batches nothing.
-        max_latency_ms: Longest time from the arrival of a request to its result for which a batch may wait or grow.
-        grace_s: Seconds from TERM until the process has to be gone.
-        max_queue: Most requests that wait; further ones are answered 429.
+        max_batch_size: Most rows of one call of ``predict``, and most texts generated at once; 1 disables batching.
+        max_latency_ms: Longest time, from the arrival of a request to its result, for which a batch may wait or grow.
+        grace_s: Seconds from TERM until the process is killed.
+        max_queue: Most requests that wait; further ones are answered with 429.
         max_body_bytes: Largest body of a request, also after decompression.
         read_timeout_s: Longest time for the header of a request, for its body, and for a client to take its answer.
         max_connections: Most open connections.
@@ -67,10 +67,10 @@ class Settings:
 
 
 def read_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
-    """Read the command line, and for what it leaves open the environment.
+    """Read the command line, and the environment for settings that it does not give.
 
     Raises:
-        ValueError: A value cannot be used; the message says which and what is allowed.
+        ValueError: A value is invalid; the message names it and the allowed values.
         SystemExit: The command line cannot be parsed, or asks for help.
     """
     parser = argparse.ArgumentParser(prog="python -m fairlead.runtime.serving", description="Serve a predictor.")

@@ -1,8 +1,8 @@
-"""Tensors of the Open Inference Protocol v2 as numpy arrays: by their datatypes, in JSON and as bytes.
+"""Converts tensors of the Open Inference Protocol v2 to and from numpy arrays: datatypes, JSON and bytes.
 
 Source: the protocol's "Tensor Data" and Triton's extension for binary tensor data: little-endian, row-major, BOOL one
-byte, each element of BYTES led by its length in four bytes. BF16, which numpy lacks, is float32 here, and
-rounded to the nearest even on its way out. Elements of BYTES are ``bytes`` in arrays of objects.
+byte, each element of BYTES preceded by its length in four bytes. BF16, which numpy lacks, is float32 in arrays and
+rounded to nearest even on output. Elements of BYTES are ``bytes`` in arrays of objects.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DTYPES: dict[str, str] = {
     "FP64": "<f8",
     "BYTES": "O",
 }
-"""Datatypes of the protocol and numpy's words for them."""
+"""Datatypes of the protocol and their numpy dtypes."""
 
 MAX_RANK = 32
 _BY_DTYPE = {np.dtype(code): name for name, code in DTYPES.items() if name != "BF16"}
@@ -43,7 +43,7 @@ def check_shape(name: str, shape: Any) -> tuple[int, ...]:
     """Return the shape of an input; its first axis is the batch.
 
     Raises:
-        BadRequest: It is no list of positive whole numbers.
+        BadRequest: The shape is not a list of positive whole numbers, or has too many axes.
     """
     if not isinstance(shape, list) or any(type(size) is not int or size < 1 for size in shape):
         raise BadRequest(f"input {name!r} has the shape {_short(shape)}; give a list of positive whole numbers")
@@ -61,10 +61,10 @@ def count(shape: tuple[int, ...]) -> int:
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
-    """Return a tensor from JSON, flat or nested as its shape.
+    """Return a tensor from JSON data, either flat or nested like its shape.
 
     Raises:
-        BadRequest: The data are not of the datatype and shape.
+        BadRequest: The data do not have the datatype and shape.
     """
     if not isinstance(data, list):
         raise BadRequest(f"input {name!r} has data of type {type(data).__name__}; give a list")
@@ -79,10 +79,10 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Ar
 
 
 def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> Array:
-    """Return a tensor from its bytes, without copying where alignment allows.
+    """Return a tensor from its bytes, without a copy if alignment allows.
 
     Raises:
-        BadRequest: They are more or fewer than the datatype and shape need.
+        BadRequest: Their number does not match the datatype and shape.
     """
     if datatype == "BYTES":
         elements = _split_bytes(name, data, count(shape))
@@ -105,7 +105,7 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvie
 
 
 def to_bytes(datatype: str, array: Array) -> bytes:
-    """Return the bytes of a tensor, row by row."""
+    """Return the bytes of a tensor, in row-major order."""
     if datatype == "BYTES":
         return b"".join(struct.pack("<I", len(element)) + element for element in map(_as_bytes, array.ravel().tolist()))
     if datatype == "BF16":
@@ -117,10 +117,10 @@ def to_bytes(datatype: str, array: Array) -> bytes:
 
 
 def to_json(name: str, datatype: str, array: Array) -> list[Any]:
-    """Return the elements of a tensor for JSON, row by row.
+    """Return the elements of a tensor for JSON, in row-major order.
 
     Raises:
-        PredictFailed: JSON cannot carry one of them.
+        PredictFailed: JSON cannot represent one of them.
     """
     flat = array.ravel()
     if datatype == "BYTES":
@@ -139,7 +139,7 @@ def datatype_of(name: str, array: Array) -> str:
     """Return the datatype of an output.
 
     Raises:
-        PredictFailed: The protocol has none for it.
+        PredictFailed: The protocol has no datatype for it.
     """
     if array.dtype.kind in "OSU":
         return "BYTES"
@@ -150,7 +150,7 @@ def datatype_of(name: str, array: Array) -> str:
 
 
 def _flatten(name: str, data: list[Any]) -> tuple[tuple[int, ...], list[Any]]:
-    """The axes of nested lists and what is in them, in its order."""
+    """Return the axes of nested lists, and their elements in order."""
     axes, level = [len(data)], data
     while level and isinstance(level[0], list):
         sizes = set(map(len, level)) if set(map(type, level)) == {list} else {-1, 0}
@@ -164,9 +164,9 @@ def _flatten(name: str, data: list[Any]) -> tuple[tuple[int, ...], list[Any]]:
 
 
 def _typed(name: str, datatype: str, elements: list[Any]) -> Array:
-    """The elements as a flat array; none of another type, and none beyond the datatype's range."""
+    """Return the elements as a flat array; refuse those of another type or beyond the datatype's range."""
     dtype = np.dtype(DTYPES[datatype])
-    # Before numpy sees them: it would widen all to the longest text, and take text for numbers.
+    # Checked before numpy converts them: it would widen all to the longest text, and accept text as numbers.
     wrong = set(map(type, elements)) - _ELEMENTS[dtype.kind]
     if wrong:
         words = " and ".join(sorted(_WORDS.get(each, each.__name__) for each in wrong))

@@ -275,9 +275,10 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
 def _endpoint(question: Question, run: Workload[Any]) -> dict[str, Any]:
     """Return the address of an endpoint, its replicas and its traffic, as ``fairlead status`` prints them."""
     # Here and not above: few runs are endpoints.
-    from fairlead.policy.kinds.serving import detail_of
+    from fairlead.policy.kinds.serving import detail_of, replica_counts
 
     detail, cluster = detail_of(run), question.cluster
+    ready, wanted = replica_counts(run)
     try:
         demand = snapshot_of(question).demand.get(run.uid)
     except NotAllowed:  # the whole cluster is not ours to see
@@ -286,8 +287,8 @@ def _endpoint(question: Question, run: Workload[Any]) -> dict[str, Any]:
         "endpoint": {
             "url": cluster.endpoint_url(run),
             "revision": None if detail.serving is None else f"r{detail.serving}",
-            "ready": detail.ready,
-            "wanted": detail.wanted,
+            "ready": ready,
+            "wanted": wanted,
             "rate": None if demand is None else f"{demand.rate(question.now):.3g}/s, {demand.in_flight} in flight",
         }
     }

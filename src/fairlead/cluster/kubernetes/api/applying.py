@@ -1,4 +1,4 @@
-"""Objects that are put onto a cluster as they are rendered, and what that changed."""
+"""Applies rendered objects to a cluster and reports the changes."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -26,11 +26,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The place that the API server has for an object.
+    """The location of an object on the API server.
 
     Attributes:
-        resource: Plural.
-        namespace: None for what is in none.
+        resource: Plural of the kind.
+        namespace: None for a cluster-scoped object.
     """
 
     group: str
@@ -41,7 +41,7 @@ class Place:
 
     @property
     def path(self) -> str:
-        """Of the object."""
+        """Path of the object."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         where = "" if self.namespace is None else f"/namespaces/{self.namespace}"
         return f"{root}{where}/{self.resource}/{self.name}"
@@ -53,7 +53,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """One object and what became of it; ``why`` only where that is no matter of course."""
+    """One object and its outcome; ``why`` only if the outcome needs a reason."""
 
     place: Place
     outcome: Outcome
@@ -61,7 +61,7 @@ class Done:
 
 
 def place_of(content: Object) -> Place:
-    """Find where an object of ours belongs."""
+    """Return the location of one of Fairlead's objects."""
     group, slash, version = str(content["apiVersion"]).rpartition("/")
     kind, metadata = str(content["kind"]), content["metadata"]
     return Place(
@@ -74,15 +74,15 @@ def place_of(content: Object) -> Place:
 
 
 def put(client: Client, content: Object, *, dry: bool = False) -> Outcome:
-    """Server-side apply of one object; with ``dry`` the server only says what it would do.
+    """Apply one object server-side; with ``dry`` the server only reports what it would do.
 
     Raises:
-        ApiError: It was refused.
+        ApiError: The server refused the object.
     """
     place = place_of(content)
     before = find(client, place)
     if before is None and dry and place.namespace is not None:
-        # The namespace may be one that is not created either, and then the server could not say.
+        # The namespace may not exist yet either, in which case the server could not answer.
         return Outcome.CREATED
     query = {
         "fieldManager": MANAGER,
@@ -97,7 +97,7 @@ def put(client: Client, content: Object, *, dry: bool = False) -> Outcome:
 
 
 def find(client: Client, place: Place) -> Object | None:
-    """The object that is there; None for none."""
+    """Return the object at a location; None if there is none."""
     try:
         return client.get(place.path)
     except ApiError as error:
@@ -107,7 +107,7 @@ def find(client: Client, place: Place) -> Object | None:
 
 
 def remove(client: Client, place: Place, *, foreground: bool = False) -> bool:
-    """Delete; whether there was something."""
+    """Delete an object and return whether it existed."""
     policy = "Foreground" if foreground else "Background"
     try:
         client.delete(place.path, {"propagationPolicy": policy})
@@ -119,7 +119,7 @@ def remove(client: Client, place: Place, *, foreground: bool = False) -> bool:
 
 
 def until(is_so: Callable[[], bool], timeout_s: float) -> bool:
-    """Look again and again; whether it came to be in time."""
+    """Poll a condition until it holds, and return whether it did so in time."""
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:
@@ -132,7 +132,7 @@ def await_established(client: Client, places: list[Place], timeout_s: float) -> 
     """Wait until the API server serves the kinds of these definitions.
 
     Raises:
-        ClusterError: It does not, and why.
+        ClusterError: A kind is not served in time; the message has the reason.
     """
     for place in places:
         seen: list[Object] = []
@@ -148,7 +148,7 @@ def await_established(client: Client, places: list[Place], timeout_s: float) -> 
 
 
 def condition(content: Object, kind: str) -> Mapping[str, Any]:
-    """A condition of an object's status; empty when it has none of that type."""
+    """Return a condition of an object's status; empty if it has none of that type."""
     found: Mapping[str, Any]
     for found in (content.get("status") or {}).get("conditions") or ():
         if found.get("type") == kind:
@@ -157,7 +157,7 @@ def condition(content: Object, kind: str) -> Mapping[str, Any]:
 
 
 def _told(content: Object) -> Object:
-    """Keep what somebody means to be so: a dry run counts versions like a real one, and nobody means those."""
+    """Return the object without fields that the server sets, such as versions, which a dry run changes too."""
     kept = {name: value for name, value in content.items() if name != "status"}
     own = ("resourceVersion", "managedFields", "generation", "creationTimestamp", "uid", "selfLink")
     metadata = {name: value for name, value in (content.get("metadata") or {}).items() if name not in own}

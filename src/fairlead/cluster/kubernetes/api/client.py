@@ -1,7 +1,7 @@
-"""Requests to an API server as plain data: retried while that is safe, bounded in number and time, told apart by cause.
+"""Sends requests to an API server: retried if that is safe, limited in rate and time, with typed errors.
 
-An object is the ``dict`` that JSON makes of it; which parts matter is the business of those who read it. Safe to use
-from several threads. Every error is a ``ClusterError`` that says what was tried.
+An object is the ``dict`` parsed from its JSON; this module does not interpret it. Thread-safe. Every error is a
+``ClusterError`` that names the request.
 """
 
 import json
@@ -23,13 +23,13 @@ from fairlead.frozen import dataclass
 
 Object = dict[str, Any]
 
-PAGE = 500  # kubectl's and client-go's size of a page
+PAGE = 500  # the page size of kubectl and client-go
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 MANAGER = "fairlead"
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 0.1, 5.0
 RETRIED = frozenset({429, 500, 502, 503, 504})
-# Dead peers are noticed by the kernel after 15 + 3 x 5 s, also where no answer is awaited.
+# The kernel detects dead peers after 15 + 3 x 5 s, even if no response is awaited.
 _KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -42,17 +42,17 @@ _KEEPALIVE = [
 
 
 class Unreachable(ClusterError):
-    """No answer came; whether a write was carried out is not known."""
+    """No response arrived; a write may or may not have been executed."""
 
 
 class ApiError(ClusterError):
-    """The API server's answer was no.
+    """The API server refused the request.
 
     Attributes:
         status: The HTTP status.
-        reason: One word of the server, such as ``AlreadyExists``.
-        said: The server's own sentence.
-        unsure: An earlier try of the same request got no answer and may have been carried out.
+        reason: The server's reason code, such as ``AlreadyExists``.
+        said: The server's own message.
+        unsure: An earlier try of the same request got no response and may have been executed.
     """
 
     def __init__(self, what: str, status: int, reason: str, said: str, *, unsure: bool = False) -> None:
@@ -65,14 +65,14 @@ class ApiError(ClusterError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits that a client keeps to.
+    """Limits of a client.
 
     Attributes:
-        per_second: Requests each second in the long run.
+        per_second: Requests per second in the long run.
         burst: Requests at once after a pause.
-        in_flight: Requests that await their answer.
-        try_s: Seconds without a byte after which one try is given up.
-        patience_s: Seconds after which a request is no more retried.
+        in_flight: Requests that may await a response at once.
+        try_s: Seconds without a byte after which a try is abandoned.
+        patience_s: Seconds after which a request is no longer retried.
     """
 
     per_second: float = 200.0
@@ -98,18 +98,18 @@ class Client:
         self._pool: tuple[object, str, urllib3.HTTPConnectionPool] | None = None
 
     def close(self) -> None:
-        """Close the connections that idle."""
+        """Close the idle connections."""
         with self._lock:
             if self._pool is not None:
                 self._pool[2].close()
                 self._pool = None
 
     def get(self, path: str, query: Mapping[str, str] | None = None, *, patience_s: float | None = None) -> Object:
-        """One object."""
+        """Return one object."""
         return self.request("GET", path, query=query, patience_s=patience_s)
 
     def text(self, path: str, query: Mapping[str, str] | None = None) -> str:
-        """Something that is no object, such as a log; asked for once."""
+        """Return a response that is not an object, such as a log; it is not retried."""
         deadline = time.monotonic() + self.limits.try_s
         self._pace.wait()
         try:
@@ -123,10 +123,10 @@ class Client:
         return content.decode(errors="replace")
 
     def pages(self, path: str, query: Mapping[str, str] | None = None, *, size: int = PAGE) -> Iterator[Object]:
-        """The pages of a list, each with its ``items`` and ``metadata``.
+        """Yield the pages of a list, each with its ``items`` and ``metadata``.
 
         Raises:
-            ApiError: Among others 410 when the list took so long that its instant is no longer kept.
+            ApiError: For example 410 if the list took so long that its resource version has expired.
         """
         onward: Mapping[str, str] = {"limit": str(size), **(query or {})}
         while True:
@@ -138,31 +138,31 @@ class Client:
             onward = {"limit": str(size), **(query or {}), "continue": token}
 
     def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Object]:
-        """The objects of a list, in pages."""
+        """Yield the objects of a list, fetched in pages."""
         for page in self.pages(path, query):
             yield from page.get("items") or ()
 
     def create(
         self, path: str, body: Object, query: Mapping[str, str] | None = None, *, patience_s: float | None = None
     ) -> Object:
-        """A new object of ours; ``path`` is that of its list."""
+        """Create an object; ``path`` is that of its list."""
         return self.request("POST", path, body, query={"fieldManager": MANAGER, **(query or {})}, patience_s=patience_s)
 
     def replace(self, path: str, body: Object) -> Object:
-        """An object as it is to be, guarded by the resourceVersion in it."""
+        """Replace an object, guarded by the resourceVersion in it."""
         return self.request("PUT", path, body, query={"fieldManager": MANAGER})
 
     def apply(self, path: str, body: Object, *, force: bool = True, manager: str = MANAGER) -> Object:
-        """Server-side apply: the fields in the body are the manager's and get these values."""
+        """Apply server-side: the manager owns the fields in the body and sets them."""
         query = {"fieldManager": manager, "force": "true" if force else "false"}
         return self.request("PATCH", path, body, query=query, content_type=APPLY)
 
     def merge(self, path: str, body: Object) -> Object:
-        """A JSON merge patch."""
+        """Send a JSON merge patch."""
         return self.request("PATCH", path, body, query={"fieldManager": MANAGER}, content_type=MERGE)
 
     def delete(self, path: str, body: Object | None = None) -> Object:
-        """Delete; ``body`` are DeleteOptions."""
+        """Delete an object; ``body`` are DeleteOptions."""
         return self.request("DELETE", path, body)
 
     def request(
@@ -175,14 +175,14 @@ class Client:
         content_type: str = "application/json",
         patience_s: float | None = None,
     ) -> Object:
-        """Send, and send again while the server is busy or away.
+        """Send a request, and retry while the server is busy or unreachable.
 
-        Every request that is sent here may be repeated: creations go by name, other writes are guarded or idempotent.
-        When a try got no answer, a later 409 or 404 says so in ``unsure``.
+        Every request that is sent here may be repeated: creations have a name, other writes are guarded or idempotent.
+        If a try got no response, a later 409 or 404 has ``unsure`` set.
 
         Raises:
-            ApiError: The server refused.
-            Unreachable: Nobody answered in time.
+            ApiError: The server refused the request.
+            Unreachable: No response arrived in time.
         """
         deadline = time.monotonic() + (self.limits.patience_s if patience_s is None else patience_s)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
@@ -217,7 +217,7 @@ class Client:
 
     @contextmanager
     def stream(self, path: str, query: Mapping[str, str], *, idle_s: float) -> Iterator["Stream"]:
-        """An answer that does not end, line by line; given up when no byte comes for ``idle_s`` seconds.
+        """Open an endless response, read line by line; it breaks if no byte arrives for ``idle_s`` seconds.
 
         Raises:
             ApiError, Unreachable: The stream could not be opened.
@@ -274,15 +274,15 @@ class Client:
         )  # fmt: skip
 
     def _connections(self) -> tuple[str, urllib3.HTTPConnectionPool]:
-        """Return what comes before a path, and the pool; a new one when the client's certificate was renewed.
+        """Return the prefix of paths and the pool, which is new if the client's certificate was renewed.
 
-        To find the pool of a URL takes a quarter of all that a request costs, so it is done once.
+        Finding the pool of a URL takes a quarter of a request's total CPU time, so it is done once.
         """
         certificate, server = self.access.certificate or self.access.credentials.certificate(), self.access.server
         with self._lock:
             if self._pool is None or self._pool[0] != (server, certificate):
                 manager = _pool(self.access, certificate, self.limits.in_flight)
-                # A proxy that passes on what is not encrypted wants to be told the server with each request.
+                # A proxy for unencrypted requests needs the server in each request.
                 is_told = isinstance(manager, urllib3.ProxyManager) and server.startswith("http:")
                 place = server if is_told else urlsplit(server).path.rstrip("/")
                 self._pool = ((server, certificate), place, manager.connection_from_url(server))
@@ -297,14 +297,14 @@ class Client:
 
 
 class Stream:
-    """Lines of an answer that goes on; ``close`` from another thread ends it."""
+    """Lines of an endless response; ``close`` from another thread ends it."""
 
     def __init__(self, answer: urllib3.BaseHTTPResponse, path: str) -> None:
         self._answer = answer
         self._path = path
 
     def __iter__(self) -> Iterator[bytes]:
-        """Complete lines; ends when the server ends it.
+        """Yield complete lines until the server ends the response.
 
         Raises:
             Unreachable: The connection broke, or was silent for too long.
@@ -326,20 +326,20 @@ class Stream:
             raise Unreachable(f"the stream of {self._path} broke: {_plain(error)}") from error
 
     def rest(self) -> bytes:
-        """All that is left, of a short answer."""
+        """Return the rest of a short response."""
         try:
             return bytes(self._answer.read() or b"")
         except (urllib3.exceptions.HTTPError, OSError):
             return b""
 
     def close(self) -> None:
-        """End it now; a reader that waits in another thread is woken."""
+        """Close the stream; a reader that waits in another thread is woken."""
         connection = getattr(self._answer, "connection", None)
         raw = getattr(connection, "sock", None)
         if raw is not None:
-            with suppress(OSError):  # it was closed already, which is what is wanted
+            with suppress(OSError):  # it was already closed
                 raw.shutdown(socket.SHUT_RDWR)
-        with suppress(ValueError):  # the reader that was woken closes it at this moment
+        with suppress(ValueError):  # the woken reader closes it at the same moment
             self._answer.close()
 
 
@@ -385,7 +385,7 @@ def _refusal(what: str, status: int, content: bytes, *, unsure: bool = False) ->
 
 
 def _seconds(value: str | None) -> float | None:
-    """Of the header ``Retry-After``; a date in it is not used by API servers."""
+    """Return the seconds of a ``Retry-After`` header; API servers do not send dates in it."""
     return float(value) if value is not None and value.strip().isdigit() else None
 
 

@@ -1,7 +1,7 @@
-"""Finds the way to a cluster: a context of the user's kubeconfig, or what a pod finds of the cluster that it runs in.
+"""Finds the access to a cluster: a context of the user's kubeconfig, or the service account of a pod.
 
-Reads the files as kubectl does: ``KUBECONFIG`` may name several, of which the first to define a name wins, and paths in
-a file are relative to it.
+Reads the files as kubectl does: ``KUBECONFIG`` may name several files, the first file that defines a name takes
+precedence, and paths in a file are relative to it.
 """
 
 import base64
@@ -20,18 +20,18 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """All that a client needs to reach an API server.
+    """Everything that a client needs to reach an API server.
 
     Attributes:
-        context: Name of the context, for people.
-        server: Base URL, without a slash at its end.
-        namespace: Where things go that name no namespace.
-        ca: PEM of the authorities that are trusted; None for those of the system.
-        verify: False only where the file says ``insecure-skip-tls-verify``.
-        tls_server_name: Name that the server's certificate is for, when it is not that of the URL.
-        certificate: PEM of the client's certificate, and of its key.
-        proxy: URL of a proxy; None to look at the environment, as every program does.
-        impersonate: Headers with which the user asks to be taken for another.
+        context: Name of the context, for messages.
+        server: Base URL, without a trailing slash.
+        namespace: Namespace of objects that name none.
+        ca: PEM of the trusted authorities; None for those of the system.
+        verify: False only if the file sets ``insecure-skip-tls-verify``.
+        tls_server_name: Name in the server's certificate, if it differs from the URL's.
+        certificate: PEM of the client's certificate and of its key.
+        proxy: URL of a proxy; None to use the proxy variables of the environment.
+        impersonate: Headers with which the user impersonates another.
     """
 
     context: str
@@ -49,10 +49,10 @@ class Access:
 def find_access(
     *, context: str | None = None, environ: Mapping[str, str] = os.environ, service_account: Path = SERVICE_ACCOUNT
 ) -> Access:
-    """The context asked for, the current one, or the cluster that this very process runs in.
+    """Return the given context, the current one, or the cluster that this process runs in.
 
     Raises:
-        ClusterError: There is none, or what there is cannot be used.
+        ClusterError: There is none, or it cannot be used.
     """
     files = _files(environ)
     if context is None and not files and "KUBERNETES_SERVICE_HOST" in environ:
@@ -66,13 +66,13 @@ def find_access(
 
 
 def contexts(environ: Mapping[str, str] = os.environ) -> tuple[tuple[str, ...], str | None]:
-    """Names of all contexts, and the current one."""
+    """Return the names of all contexts, and the current one."""
     config = _merged(_files(environ))
     return tuple(config["contexts"]), config["current-context"]
 
 
 def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> Access:
-    """The cluster that this pod runs in, with the token of its service account."""
+    """Return the cluster that this pod runs in, with the token of its service account."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
     try:
         ca = (service_account / "ca.crt").read_bytes()
@@ -92,10 +92,10 @@ def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOU
 
 
 def load_access(files: tuple[Path, ...], context: str | None = None) -> Access:
-    """A context of kubeconfig files.
+    """Return a context of kubeconfig files.
 
     Raises:
-        ClusterError: The files lack it, or it is not complete.
+        ClusterError: The files do not have it, or it is incomplete.
     """
     config = _merged(files)
     name = context or config["current-context"]
@@ -136,7 +136,7 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def _merged(files: tuple[Path, ...]) -> dict[str, Any]:
-    """Names to (value, directory of the file); of several files the first to define a name wins."""
+    """Return (value, directory of the file) by name; the first file that defines a name takes precedence."""
     import yaml
 
     merged: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}, "current-context": None}
@@ -163,7 +163,7 @@ def _part(
 
 
 def _data(owner: dict[str, Any], key: str, base: Path, context: str) -> bytes | None:
-    """The value of ``KEY-data``, or else what the file named by ``KEY`` holds."""
+    """Return the value of ``KEY-data``, or otherwise the content of the file named by ``KEY``."""
     inline = owner.get(f"{key}-data")
     try:
         if inline:

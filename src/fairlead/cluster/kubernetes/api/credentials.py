@@ -1,4 +1,4 @@
-"""Proves who we are to an API server: tokens that are renewed, and plugins that are asked for them."""
+"""Authenticates to an API server: with tokens, which are renewed, and with exec plugins."""
 
 import base64
 import json
@@ -14,37 +14,37 @@ from typing import Any, Protocol
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
-# A kubelet renews a token at 80 % of its hour; client-go looks at the file once a minute.
+# A kubelet renews a token after 80 % of its hour; client-go reads the file once a minute.
 REREAD_S = 60.0
-# A plugin may open a browser and wait for a person.
+# A plugin may open a browser and wait for the user.
 PLUGIN_TIMEOUT_S = 300.0
-# So that a token does not run out on its way.
+# Margin so that a token does not expire in transit.
 EARLY_S = 30.0
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
 class Credentials(Protocol):
-    """The source of the identity. Safe to use from several threads."""
+    """The source of the identity. Thread-safe."""
 
     def authorization(self) -> str | None:
-        """Value of the header ``Authorization`` now; None for none.
+        """Return the current value of the header ``Authorization``; None for no header.
 
         Raises:
-            ClusterError: The credentials cannot be had.
+            ClusterError: The credentials cannot be obtained.
         """
         ...
 
     def certificate(self) -> tuple[bytes, bytes] | None:
-        """PEM of a client certificate and key that came with the credentials."""
+        """Return the PEM of a client certificate and its key that came with the credentials."""
         ...
 
     def reject(self) -> bool:
-        """The server refused them: forget what was kept. Whether asking again may bring others."""
+        """Discard cached credentials that the server refused; return whether new ones may differ."""
         ...
 
 
 class Anonymous:
-    """Nobody, or somebody whom a client certificate names."""
+    """No credentials; the user is anonymous, or named by a client certificate."""
 
     def authorization(self) -> str | None:
         return None
@@ -67,7 +67,7 @@ class FixedToken(Anonymous):
 
 
 class Basic(Anonymous):
-    """A name and a password, as some proxies in front of an API server want."""
+    """A name and a password, as required by some proxies in front of an API server."""
 
     def __init__(self, username: str, password: str) -> None:
         self._header = "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
@@ -77,7 +77,7 @@ class Basic(Anonymous):
 
 
 class TokenFile(Anonymous):
-    """A bearer token in a file that somebody renews."""
+    """A bearer token in a file that another process renews."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -145,7 +145,7 @@ class ExecPlugin:
     def _ask(self) -> _Answer:
         content = self._content
         command = str(content.get("command") or "")
-        # A command with a slash is relative to its file; another is looked for on the PATH.
+        # A command with a slash is relative to its file; any other is searched for on the PATH.
         path = str((self._directory / command).resolve()) if os.sep in command else shutil.which(command)
         if path is None:
             hint = content.get("installHint")

@@ -1,4 +1,4 @@
-"""Nodes and pods of the API server, slimmed to what placement and the life of a gang need. Pure."""
+"""Nodes and pods of the API server, reduced to the fields for placement and gang life cycle. Pure."""
 
 import sys
 from collections.abc import Mapping
@@ -29,14 +29,14 @@ MODEL_LABELS = (
     "k8s.amazonaws.com/accelerator",
     "cloud.google.com/gke-accelerator",
 )
-# Labels that tell the memory of one device in MiB.
+# Labels with the memory of one device in MiB.
 MEMORY_LABELS = ("nvidia.com/gpu.memory", "karpenter.k8s.aws/instance-gpu-memory")
 SIDECAR = "Always"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """Amounts offered or asked for; ``devices`` are extended resources that are GPUs or parts of one."""
+    """Amounts offered or requested; ``devices`` are extended resources that are GPUs or parts of one."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
@@ -48,11 +48,11 @@ class NodeObject:
     """A Node.
 
     Attributes:
-        slots: Pods that it holds at most.
-        gpu_memory_bytes: Of one device; 0 when no label says it.
-        ready: What its kubelet last said; False also when that was too long ago.
-        partitioning: How far it is on its way to another layout of its GPUs, as written there; empty for not at all.
-        partitions_failed: When layouts failed there, as written there.
+        slots: Most pods that it can run.
+        gpu_memory_bytes: Memory of one device; 0 if no label has it.
+        ready: The kubelet's last report; False also if that is too old.
+        partitioning: State of a change of its GPU layout, as annotated; empty for none.
+        partitions_failed: Times at which layouts failed there, as annotated.
     """
 
     key: str
@@ -72,35 +72,35 @@ class NodeObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodObject:
-    """A Pod, ours or not.
+    """A Pod, of Fairlead or of others.
 
     Attributes:
-        uid: The API server's.
-        run_uid: Of the run that owns it; empty for a pod that is not ours.
-        requests: What kube-scheduler counts for it.
+        uid: The pod's uid.
+        run_uid: The uid of the run that owns it; empty for other pods.
+        requests: The requests that kube-scheduler counts for it.
         daemon: The uid of the DaemonSet that owns it; empty for all others.
-        node: Where it is bound; empty before.
-        leaves_by: When its grace ends, once it was told to stop; None before.
-        told_at: When it was told to stop.
-        refused: Why kube-scheduler found no place for it.
+        node: The node to which it is bound; empty before.
+        leaves_by: The end of its grace period, once it is being deleted; None before.
+        told_at: The time at which its deletion was requested.
+        refused: The reason why kube-scheduler found no node for it.
         disruption: Reason and message of the condition DisruptionTarget; None without it.
         said: Reason and message of the pod as a whole, such as Evicted.
-        waiting: Reason and message of the first container that waits, or of the Event that hinders all; None for none.
-        asked_at: When the newest Event of its kubelet was asked for; None while it was not.
+        waiting: Reason and message of the first waiting container, or of the Event that blocks all; None for none.
+        asked_at: The time at which its kubelet's newest Event was requested; None if it was not.
         last_word: Reason and message of that Event, if there was one.
-        last_word_at: When it was told first.
-        is_busy: What it waits for is its own: containers that run before its ranks, or a gate that somebody set.
+        last_word_at: The time at which it was first reported.
+        is_busy: It waits for its own init containers, or for a scheduling gate.
         address: Its IP address; empty before it has one.
-        started_at: When the ranks' container started; None before.
-        ended: The status of the ranks' container, once it has ended, as ``reports.read_ending`` takes it.
+        started_at: The start of the ranks' container; None before.
+        ended: The status of the ended ranks' container, as ``reports.read_ending`` reads it.
         container: The name of the ranks' container.
-        engine: The engine that made it; empty for one that we created.
-        room_for: The run or the Pool whose placeholder it is; empty for all other pods, members of gangs among them.
-        pool: The name of that Pool; empty where it is a run.
-        bound_at: When a placeholder was bound; None before.
-        ready: Of a replica of an endpoint or a gateway, whether kubelet says that it answers its probe.
-        is_gateway: Requests for endpoints go through it.
-        family: Of a pipeline's driver, what it was told last of the runs that it asked for; empty for nothing.
+        engine: The engine that created it; empty for one that Fairlead created.
+        room_for: The uid of the run or Pool whose placeholder it is; empty for all other pods, including gang members.
+        pool: The name of that Pool; empty if it is a run.
+        bound_at: The time at which a placeholder was bound; None before.
+        ready: For a replica of an endpoint or a gateway, whether it passes its readiness probe.
+        is_gateway: It is a gateway, which forwards requests to endpoints.
+        family: For a pipeline's driver, the last reported state of the runs that it requested; empty for none.
     """
 
     key: str
@@ -139,12 +139,12 @@ class PodObject:
 
     @property
     def is_over(self) -> bool:
-        """None of its containers runs, and none will."""
+        """True once none of its containers runs or will run."""
         return self.phase in ("Succeeded", "Failed")
 
 
 def read_node(content: Object) -> NodeObject:
-    """A Node."""
+    """Read a Node."""
     metadata, spec, status = content["metadata"], content.get("spec") or {}, content.get("status") or {}
     labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
     annotations = metadata.get("annotations") or {}
@@ -171,7 +171,7 @@ def read_node(content: Object) -> NodeObject:
 
 
 def read_pod(content: Object) -> PodObject:
-    """A Pod."""
+    """Read a Pod."""
     metadata, spec, status = content["metadata"], content["spec"], content.get("status") or {}
     labels = metadata.get("labels") or {}
     owner: Object = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
@@ -207,7 +207,7 @@ def read_pod(content: Object) -> PodObject:
     ours = _ours(basic, content, owner["uid"], labels)
     if owner["kind"] not in SUBMITTED_BY:
         return ours
-    # Of a training run its pods' readiness says no more than that they were started.
+    # For a training run, readiness of its pods shows only that they have started.
     return replace(ours, ready=_is_ready(status))
 
 
@@ -255,13 +255,13 @@ def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, 
 
 
 def _is_busy(spec: Object, states: Mapping[str, Any]) -> bool:
-    """Return whether a container runs that is to end before the others start."""
+    """Return whether an init container runs, which has to end before the others start."""
     sidecars = {each["name"] for each in spec.get("initContainers") or () if each.get("restartPolicy") == SIDECAR}
     return any("running" in state for name, state in states.items() if name not in sidecars)
 
 
 def amounts(resources: Mapping[str, Any]) -> Amounts:
-    """A list of resources, such as ``requests``."""
+    """Parse a list of resources, such as ``requests``."""
     return Amounts(
         cpu_milli=int(quantity(resources.get("cpu", 0)) * 1000),
         memory_bytes=int(quantity(resources.get("memory", 0))),
@@ -270,9 +270,9 @@ def amounts(resources: Mapping[str, Any]) -> Amounts:
 
 
 def pod_requests(spec: Object) -> Amounts:
-    """Sum up as kube-scheduler does: the containers together, or the largest of those that run before them.
+    """Return a pod's requests as kube-scheduler counts them: the larger of all containers and of any init container.
 
-    From kube-scheduler's ``PodRequests``: sidecars (init containers that restart) count beside both.
+    From kube-scheduler's ``PodRequests``: sidecars (init containers that restart) count in both.
     """
     own = (spec.get("resources") or {}).get("requests")
     together = [_requests(container) for container in spec.get("containers") or ()]
@@ -293,13 +293,13 @@ def pod_requests(spec: Object) -> Amounts:
 
 
 def seconds(moment: str) -> float:
-    """A time of the API server in Unix seconds."""
+    """Convert a time of the API server to Unix seconds."""
     return datetime.fromisoformat(moment).timestamp()
 
 
 @lru_cache(maxsize=4096)
 def quantity(value: str | int | float | Decimal) -> Decimal:
-    """A quantity of Kubernetes, exactly; what is none counts as nothing."""
+    """Parse a Kubernetes quantity exactly; text that is not one counts as 0."""
     if not isinstance(value, str):
         return Decimal(value)
     number = value.rstrip("KMGTPEikmnu")
@@ -333,7 +333,7 @@ def _started_at(state: Object) -> float | None:
 
 
 def _only(terminated: Object) -> Object:
-    """A pod in which nothing is said but how its ranks' container ended."""
+    """Return a pod object that contains only the ended state of its ranks' container."""
     return {"status": {"containerStatuses": [{"name": RANKS, "state": {"terminated": terminated}}]}}
 
 

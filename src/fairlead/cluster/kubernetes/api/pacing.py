@@ -1,4 +1,4 @@
-"""Paces requests: a bucket of tokens that fills at a steady rate; and waits that differ."""
+"""Paces requests with a token bucket, and adds jitter to waits."""
 
 import random
 import threading
@@ -6,7 +6,7 @@ import time
 
 
 class Pace:
-    """Lets ``burst`` through at once and ``per_second`` in the long run. Safe to use from several threads."""
+    """Allows ``burst`` requests at once and ``per_second`` in the long run. Thread-safe."""
 
     def __init__(self, *, per_second: float, burst: int) -> None:
         self._per_second = per_second
@@ -16,7 +16,7 @@ class Pace:
         self._at = time.monotonic()
 
     def wait(self) -> None:
-        """Return when one more may go. Those that wait go in the order in which they came."""
+        """Wait until the next request may be sent. Waiting callers proceed in order of arrival."""
         with self._lock:
             now = time.monotonic()
             self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._per_second) - 1.0
@@ -26,15 +26,15 @@ class Pace:
             time.sleep(wait_s)
 
 
-# Numbers of our own: a program that talks to a cluster keeps those that its seed promises.
+# A separate generator, so that the random numbers of the calling program stay those of its seed.
 _draws = random.Random()
 
 
 def jittered(seconds: float) -> float:
-    """From half of a wait to all of it, so that many who wait do not come back together."""
+    """Return a random wait of half to all of the seconds, so that many clients do not retry together."""
     return _draws.uniform(0.5, 1.0) * seconds
 
 
 def between(low: int, high: int) -> int:
-    """A whole number from low to high, both included."""
+    """Return a random whole number from low to high, both included."""
     return _draws.randint(low, high)

@@ -71,7 +71,7 @@ def are_offered(client: Client) -> bool:
     """Return whether pods of this cluster can request devices of slices as an extended resource.
 
     Raises:
-        ApiError: The API server does not tell its version.
+        ApiError: The API server does not return its version.
     """
     told = client.get("/version")
     parts = [re.match(r"\d*", str(told.get(each) or "")) for each in ("major", "minor")]
@@ -80,7 +80,7 @@ def are_offered(client: Client) -> bool:
     try:
         client.get(API)
     except ApiError as error:
-        if error.status != 404:  # an API server may have been told not to serve this API
+        if error.status != 404:  # an API server may be configured not to serve this API
             raise
         return False
     return True
@@ -132,7 +132,7 @@ def read_claim(content: Object) -> ClaimObject:
         devices=tuple(
             (sys.intern(each["pool"]), sys.intern(each["device"]))
             for each in (allocation.get("devices") or {}).get("results") or ()
-            # An administrator's access, such as a monitor's, keeps a device from nobody.
+            # Administrative access, such as a monitor's, does not block a device for others.
             if each.get("driver") == DRA_DRIVER and not each.get("adminAccess")
         ),
     )
@@ -175,7 +175,7 @@ def all_with_slices(nodes: Iterable[NodeObject], slices: Iterable[SliceObject]) 
 
 
 def _is_whole(device: Object) -> bool:
-    """Return whether a device is a GPU that is open to pods, and no part of one."""
+    """Return whether a device is a whole GPU that is available to pods."""
     closed = any(taint.get("effect") in _CLOSING for taint in device.get("taints") or ())
     return not closed and _own(device.get("attributes"), "type").get("string") == "gpu"
 
@@ -189,7 +189,7 @@ def _gpu(device: Object) -> OfferedGpu:
 
 
 def _own(of: Object | None, name: str) -> Object:
-    """Find a value by the driver's name for it, with its domain or without."""
+    """Return a value by the driver's name for it, with or without its domain."""
     values: Object = of or {}
     found: Object = values.get(name) or values.get(f"{DRA_DRIVER}/{name}") or {}
     return found

@@ -1,7 +1,7 @@
-"""Two-way streams into pods over WebSocket: a command that runs there, and connections to a port there.
+"""Bidirectional streams to pods over WebSocket: a command in a container, and connections to a port.
 
-Messages carry their channel in the first byte, as Kubernetes' subprotocols ``v4.channel.k8s.io`` and
-``v5.channel.k8s.io`` have it (KEP-4006); only the fifth can say that the input has ended.
+The first byte of a message is its channel, as in Kubernetes' subprotocols ``v4.channel.k8s.io`` and
+``v5.channel.k8s.io`` (KEP-4006); only v5 can signal the end of the input.
 """
 
 import json
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
-# A busy node takes its time to start a process; a server that is not there was noticed by the requests before.
+# A busy node needs time to start a process; an unreachable server was detected by the requests before.
 OPEN_S = 60.0
 JOIN_S = 5.0
 PIECE_BYTES = 32 * 1024
 LINGER_S = 5.0
 MOST_MESSAGE_BYTES = 16 * 1024 * 1024
-# A middle that forgets silent connections hears of this one; nobody has to answer in time, for a program that does not
-# read its input holds up the answers too.
+# Keeps the connection alive in middleboxes that drop silent ones. No answer is required in time, because a program that
+# does not read its input delays the answers too.
 PING_S = 20.0
 
 
 class ExecStream:
-    """A command that runs in a container; its methods may be called from several threads."""
+    """A command that runs in a container. Thread-safe."""
 
     def __init__(self, connection: "ClientConnection", where: str) -> None:
         self._connection = connection
@@ -41,11 +41,11 @@ class ExecStream:
 
     @property
     def can_end_input(self) -> bool:
-        """Return whether the server understands ``end_input``."""
+        """Return whether the server supports ``end_input``."""
         return self._connection.subprotocol == V5
 
     def write(self, data: bytes) -> None:
-        """To its standard input.
+        """Write to the command's standard input.
 
         Raises:
             ClusterError: The connection is gone.
@@ -53,19 +53,19 @@ class ExecStream:
         self._send(STDIN, data)
 
     def end_input(self) -> None:
-        """Its standard input ends here; nothing happens where that cannot be said."""
+        """Close its standard input; do nothing if the server does not support that."""
         if self.can_end_input:
             self._send(CLOSE, bytes([STDIN]))
 
     def resize(self, columns: int, rows: int) -> None:
-        """Its terminal has this size from now on."""
+        """Resize its terminal."""
         self._send(RESIZE, json.dumps({"Width": columns, "Height": rows}).encode())
 
     def run(self, out: Callable[[bytes], object], err: Callable[[bytes], object]) -> int:
-        """Hand on its output until it ends; its exit code.
+        """Pass on its output until it ends, and return its exit code.
 
         Raises:
-            ClusterError: It could not be started, or the connection broke before it had ended.
+            ClusterError: It could not be started, or the connection broke before it ended.
         """
         from websockets.exceptions import ConnectionClosed
 
@@ -112,11 +112,11 @@ def exec_stream(
     """Start a command in a container of a pod.
 
     Args:
-        path: Of the pod.
-        protocols: Of which the server takes the first that it knows.
+        path: Path of the pod.
+        protocols: Subprotocols, of which the server chooses the first that it supports.
 
     Raises:
-        ClusterError: The API server refuses, or the library is missing.
+        ClusterError: The API server refuses, or the package ``websockets`` is missing.
     """
     flags = {"container": container, "stdout": "true", "stderr": str(not tty).lower()}
     flags |= {"stdin": str(stdin).lower(), "tty": str(tty).lower()}
@@ -126,10 +126,10 @@ def exec_stream(
 
 
 def exit_code(status: Mapping[str, Any], where: str) -> int:
-    """Of the command, from the status that ends its stream.
+    """Return the exit code of a command from the status that ends its stream.
 
     Raises:
-        ClusterError: It did not run.
+        ClusterError: The command did not run.
     """
     if status.get("status") == "Success":
         return 0
@@ -141,13 +141,13 @@ def exit_code(status: Mapping[str, Any], where: str) -> int:
 
 
 def forward(access: Access, path: str, port: int, local: socket.socket, *, linger_s: float = LINGER_S) -> None:
-    """Join a connection of this machine to a port of a pod until either side is done; closes it.
+    """Connect a local connection to a port of a pod until either side closes it; closes the local one.
 
-    That this side has nothing more to say cannot be told to the pod without ending its answer too: the answer may go on
+    The protocol cannot signal the end of the local input without also ending the response, so the response may continue
     until it has been silent for ``linger_s`` seconds.
 
     Raises:
-        ClusterError: The API server refuses, or nobody listens there.
+        ClusterError: The API server refuses, or no process listens on the port.
     """
     from websockets.exceptions import ConnectionClosed
 
@@ -169,7 +169,7 @@ def forward(access: Access, path: str, port: int, local: socket.socket, *, linge
                 else:
                     local.sendall(content)
         except (ConnectionClosed, OSError):
-            # Either side has hung up, which is how every connection ends.
+            # Either side closed the connection, which is its normal end.
             return
         finally:
             way.over.set()
@@ -180,7 +180,7 @@ def forward(access: Access, path: str, port: int, local: socket.socket, *, linge
 
 
 class _Way:
-    """From this machine into the pod."""
+    """The direction from this machine to the pod."""
 
     def __init__(self, local: socket.socket, connection: "ClientConnection", linger_s: float) -> None:
         self._local, self._connection, self._linger_s = local, connection, linger_s
@@ -188,7 +188,7 @@ class _Way:
         self.over = threading.Event()
 
     def send_all(self) -> None:
-        """All that comes, and then wait until the pod is silent or the other direction is over."""
+        """Send all local input, then wait until the pod is silent or the other direction has ended."""
         from websockets.exceptions import ConnectionClosed
 
         try:
@@ -199,7 +199,7 @@ class _Way:
                 if not self.heard.wait(self._linger_s):
                     break
         except (ConnectionClosed, OSError):
-            # Whoever is left on the other side is let go below.
+            # The other side is closed below.
             self.over.set()
         self._connection.close()
 
@@ -208,7 +208,7 @@ def _hang_up(local: socket.socket) -> None:
     try:
         local.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # it is closed already
+        return  # it is already closed
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Begins every connection to an API server: TLS, the way through a proxy, and who we are."""
+"""Sets up connections to an API server: TLS, proxies and identity."""
 
 import ssl
 import tempfile
@@ -9,30 +9,30 @@ from fairlead.errors import ClusterError
 
 
 def identity_headers(access: Access) -> list[tuple[str, str]]:
-    """Headers that say who asks, and for whom.
+    """Return the headers for authentication and impersonation.
 
     Raises:
-        ClusterError: The credentials cannot be had.
+        ClusterError: The credentials cannot be obtained.
     """
     authorization = access.credentials.authorization()
     return [*access.impersonate, *([] if authorization is None else [("Authorization", authorization)])]
 
 
 def tls_context(access: Access, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext:
-    """Set up what the server has to prove, and what we prove to it.
+    """Return a TLS context that verifies the server and has the client's certificate.
 
     Args:
-        certificate: PEM of ours and of its key; None for none.
+        certificate: PEM of the client's certificate and of its key; None for none.
 
     Raises:
-        ClusterError: The certificate is not usable.
+        ClusterError: The certificate cannot be used.
     """
     context = ssl.create_default_context(cadata=access.ca.decode() if access.ca else None)
     if not access.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate is not None:
-        # The ssl module reads keys from files only; this one is ours alone and gone at once.
+        # The ssl module reads keys only from files; this one is private and removed at once.
         with tempfile.NamedTemporaryFile(prefix="fairlead-") as file:
             file.write(certificate[0] + b"\n" + certificate[1])
             file.flush()
@@ -46,7 +46,7 @@ def tls_context(access: Access, certificate: tuple[bytes, bytes] | None) -> ssl.
 
 
 def proxy_of_environment(server: str) -> str | None:
-    """The proxy that the environment names for this server."""
+    """Return the proxy that the environment names for this server, or None."""
     scheme, _, rest = server.partition("://")
     host = rest.partition("/")[0]
     name = host.rpartition(":")[0] or host

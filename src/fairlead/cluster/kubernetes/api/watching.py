@@ -1,8 +1,8 @@
-"""A copy of a list of objects that is kept up to date by a watch, through everything that interrupts one.
+"""A cache of a list of objects that a watch keeps up to date, through every kind of interruption.
 
-List in pages, then watch from that instant. A watch that ends, breaks or falls silent goes on from where it was; when
-the server no longer keeps that instant (410), the list is taken anew and compared. Objects are slimmed by ``read`` as
-they arrive, so that what is kept is small. What we write ourselves is put in at once, so that we read our own writes.
+It lists in pages, then watches from that resource version. A watch that ends, breaks or falls silent is resumed. If the
+server no longer has that version (410), the list is fetched again and compared. ``read`` reduces objects as they
+arrive, so that the cache is small. Objects that Fairlead writes are put in at once, so that it reads its own writes.
 """
 
 import json
@@ -18,24 +18,24 @@ from fairlead.errors import ClusterError
 
 log = logging.getLogger(__name__)
 
-# A server sends a bookmark about once a minute; silence for longer means that nobody is there.
+# A server sends a bookmark about once a minute; longer silence means that the server is gone.
 IDLE_S = 90.0
-# client-go asks for 5 to 10 minutes, so that watches spread over the servers again after one restarted.
+# client-go uses 5 to 10 minutes, so that watches spread over the servers again after one restarted.
 WATCH_S = (300, 600)
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 0.2, 15.0
-# Deletions that are remembered, so that an older word on the same object does not bring it back.
+# Number of remembered deletions, so that an older event of an object does not restore it.
 MOST_TOMBSTONES = 20_000
 
 
 class Kept(Protocol):
-    """An object as a cache holds it."""
+    """An object in a cache."""
 
     @property
     def key(self) -> str: ...
 
     @property
     def version(self) -> int:
-        """``metadata.resourceVersion``, whose order Kubernetes promises."""
+        """``metadata.resourceVersion``, which Kubernetes guarantees to be ordered."""
         ...
 
 
@@ -46,9 +46,9 @@ class Cache(Generic[T]):
     """The objects of one path.
 
     Args:
-        read: Slims an object; None leaves it out.
-        changed: Called, for one change at a time, with the kept value before and after each change; None for none.
-        synced: Called once everything was there, which ``changed`` does not tell of a list that is empty.
+        read: Reduces an object; None leaves it out.
+        changed: Called, for one change at a time, with the cached value before and after it; None for no value.
+        synced: Called once the first list is complete, because ``changed`` is not called for an empty list.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Cache(Generic[T]):
         self._query = query or {}
         self._idle_s = idle_s
         self._lock = threading.Lock()
-        # Whoever puts something in returns when its listeners were told, by whichever thread.
+        # A caller of ``put`` returns once the listeners were called, from whichever thread.
         self._telling = threading.Lock()
         self._kept: dict[str, T] = {}
         self._tombstones: dict[str, int] = {}
@@ -86,15 +86,15 @@ class Cache(Generic[T]):
         self.heard_at = time.monotonic()
 
     def listen(self, changed: Callable[[T | None, T | None], None]) -> None:
-        """Tell another of every change; before ``start``."""
+        """Add a listener for every change; call it before ``start``."""
         self._listeners.append(changed)
 
     def start(self) -> None:
-        """Begin in a thread of its own."""
+        """Start in a separate thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, which may take as long as one request."""
+        """Stop the thread, which may take as long as one request."""
         self._stopping.set()
         stream = self._stream
         if stream is not None:
@@ -104,33 +104,33 @@ class Cache(Generic[T]):
 
     @property
     def is_synced(self) -> bool:
-        """Everything was there once."""
+        """True once the first list is complete."""
         return self._synced.is_set()
 
     def get(self, key: str) -> T | None:
-        """One object as it was last seen."""
+        """Return one object as last seen, or None."""
         with self._lock:
             return self._kept.get(key)
 
     def all(self) -> tuple[T, ...]:
-        """All objects as they were last seen."""
+        """Return all objects as last seen."""
         with self._lock:
             return tuple(self._kept.values())
 
     def was_deleted(self, key: str) -> bool:
-        """Return whether the cache itself saw the object go."""
+        """Return whether the cache itself saw the deletion of the object."""
         with self._lock:
             return key in self._tombstones
 
     def put(self, content: Object) -> T | None:
-        """Take in an object that a write of ours brought back."""
+        """Add an object that one of Fairlead's own writes returned."""
         value = self._read(content)
         if value is not None:
             self._take(value)
         return value
 
     def drop(self, key: str, version: int) -> None:
-        """Forget an object that was shown to be gone as it was at a version; a younger one of its name stays."""
+        """Remove an object that is known to be gone at a version; a newer one of the same name stays."""
         with self._telling:
             with self._lock:
                 before = self._pop(key, version)
@@ -150,7 +150,7 @@ class Cache(Generic[T]):
                 heard = self._num_heard
                 self._watch()
                 if self._num_heard != heard:
-                    # Where much happens a server ends a watch that falls behind; to pause would put it further behind.
+                    # On a busy cluster a server ends a watch that falls behind; a pause would delay it further.
                     backoff_s = FIRST_BACKOFF_S
                     continue
             except ApiError as error:
@@ -162,7 +162,7 @@ class Cache(Generic[T]):
             except ClusterError as error:
                 self._note(error)
             except Exception:
-                # A thread of its own has nobody to tell; an object that cannot be read must not end the watch for good.
+                # The thread has no caller; an object that cannot be read must not end the watch for good.
                 log.exception("%s: internal error", self.path)
                 self._version = ""
             if self._stopping.wait(jittered(backoff_s)):
@@ -186,7 +186,7 @@ class Cache(Generic[T]):
                     seen.add(value.key)
                     self._take(value)
         with self._lock:
-            # What is younger than the list is not gone: we wrote it meanwhile.
+            # An object newer than the list is not gone: Fairlead wrote it in the meantime.
             gone = [value for key, value in self._kept.items() if key not in seen and value.version <= int(version)]
         for value in gone:
             self._bury(value.key, int(version))
@@ -232,7 +232,7 @@ class Cache(Generic[T]):
         if kind != "BOOKMARK":
             value = self._read(content)
             if value is not None and kind == "DELETED":
-                self._take(value)  # the last word on it, such as how its containers ended
+                self._take(value)  # the final state, such as how its containers ended
                 self._bury(value.key, value.version)
             elif value is not None:
                 self._take(value)
@@ -260,7 +260,7 @@ class Cache(Generic[T]):
                 self._changed(before, None)
 
     def _pop(self, key: str, version: int) -> T | None:
-        """Take out what is not younger: the name may have been taken again before we heard that it was free."""
+        """Remove an object that is not newer: its name may have been reused before the deletion was seen."""
         kept = self._kept.get(key)
         return self._kept.pop(key) if kept is not None and kept.version <= version else None
 

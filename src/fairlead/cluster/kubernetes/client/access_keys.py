@@ -1,4 +1,4 @@
-"""Keys of teams on a cluster: hashes in a ConfigMap of each team's namespace, written with people's own rights."""
+"""Access keys of teams: hashes in a ConfigMap of each team's namespace, written with the user's own rights."""
 
 import json
 
@@ -17,10 +17,10 @@ def keys_of(client: Client, team: str) -> tuple[AccessKey, ...]:
 
 
 def add_key(client: Client, key: AccessKey) -> None:
-    """Keep a key.
+    """Store a key.
 
     Raises:
-        Conflict: The team has one of that name, or somebody else has changed its keys at this moment.
+        Conflict: The team has a key of that name, or another client changed its keys at the same time.
     """
     found = _configmap(client, key.team)
     if found is not None and key.name in (found.get("data") or {}):
@@ -40,11 +40,11 @@ def add_key(client: Client, key: AccessKey) -> None:
 
 
 def remove_key(client: Client, team: str, name: str) -> None:
-    """Keep a key no longer.
+    """Remove a key.
 
     Raises:
-        NotFound: The team has none of that name.
-        Conflict: Somebody else has changed its keys at this moment.
+        NotFound: The team has no key of that name.
+        Conflict: Another client changed its keys at the same time.
     """
     found = _configmap(client, team)
     there = {} if found is None else found.get("data") or {}

@@ -1,4 +1,4 @@
-"""A look at a cluster from a user's place: what would get in the way of runs there, and what to do about it."""
+"""Checks a cluster from a user's view: problems that would block runs there, and their remedies."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from fairlead.errors import ClusterError
 
 OLDEST = (1, 31)
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-# What each command asks of the API server, with the role that has it.
+# The rights that each command needs on the API server.
 COMMANDS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "status, events, attach": (("get", "trainings", GROUP), ("list", "trainings", GROUP)),
     "logs": (("get", "pods/log", ""), ("list", "pods", "")),
@@ -29,10 +29,10 @@ COMMANDS: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 def check(client: Client, version: str) -> list[Finding]:
-    """Everything, from the connection to the engines; nothing after the first when that one fails.
+    """Run all checks, from the connection to the engines; if the connection fails, only that one.
 
     Args:
-        version: Ours, with which what is installed is compared.
+        version: Version of this Fairlead, with which the installed one is compared.
     """
     context, namespace = client.access.context, client.access.namespace
     try:
@@ -54,7 +54,7 @@ def check(client: Client, version: str) -> list[Finding]:
 
 
 def _guarded(read: Callable[[], list[Finding]]) -> list[Finding]:
-    """A part that cannot be read does not keep the others from being told."""
+    """Run one check; a failure to read becomes a finding and does not prevent the other checks."""
     try:
         return read()
     except ClusterError as error:
@@ -143,8 +143,7 @@ def _served_kinds(client: Client, install: str) -> Finding:
 
 
 def _is_same(there: Object, wanted: Object) -> bool:
-    """Return whether the API server holds the schema that we would apply, in full or without the rules that cost too
-    much."""
+    """Return whether the API server has this version's schema, in full or without the rules that cost too much."""
     schema = there["spec"]["versions"][0]["schema"]
     return any(each["spec"]["versions"][0]["schema"] == schema for each in (wanted, with_fewer_rules(wanted)))
 
@@ -190,7 +189,7 @@ def _read(client: Client) -> Found:
 
 
 def _list(client: Client, path: str) -> list[Object] | None:
-    """The objects of a list; None when they may not be read."""
+    """Return the objects of a list; None if they may not be read."""
     try:
         return list(client.items(path))
     except ApiError as error:
@@ -200,5 +199,5 @@ def _list(client: Client, path: str) -> list[Object] | None:
 
 
 def _word(user: str) -> str:
-    """Keep of a user's name what a label may hold."""
+    """Return a user's name with characters that a label allows, at most 40."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in user.lower()).strip("-")[:40]

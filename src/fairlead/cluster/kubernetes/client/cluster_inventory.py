@@ -1,4 +1,4 @@
-"""Reads off a cluster's lists of objects what it has beside Fairlead: devices, autoscalers, storage, engines. Pure."""
+"""Derives from lists of objects what a cluster has: devices, autoscalers, storage, engines. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,11 +10,10 @@ from fairlead.cluster.kubernetes.manifests.install import VERSION
 from fairlead.frozen import dataclass
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
-from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.text.quantities import plural
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-# Labels by which a node is known to have a GPU before any device plugin says so.
+# Labels that show a node's GPU before any device plugin does.
 GPU_LABELS = (
     "nvidia.com/gpu.present",
     "feature.node.kubernetes.io/pci-10de.present",
@@ -32,18 +31,18 @@ SHOWN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Something that may be in a cluster.
+    """A component that a cluster may have.
 
     Attributes:
-        api: Its API group, with the version where others share the group.
-        image: What the names of its images have in them.
-        engines: What `engine` of a Training, a Sweep or a Serving may be where it is there.
+        api: Its API group, with the version if others share the group.
+        image: Text that the names of its images contain.
+        engines: Values of `engine` of a Training or a Serving that it supports.
     """
 
     name: str
     api: str
     image: str
-    engines: tuple[Engine | EndpointEngine | SweepEngine, ...] = ()
+    engines: tuple[Engine | EndpointEngine, ...] = ()
 
 
 KUBEFLOW = (Engine.PYTORCHJOB, Engine.TFJOB, Engine.XGBOOSTJOB, Engine.MPIJOB)
@@ -57,7 +56,7 @@ ENGINES = (
         engines=(Engine.KUBEFLOW_TRAINER,),
     ),
     Part(name="Kubeflow training-operator", api="kubeflow.org/v1", image="training-operator", engines=KUBEFLOW),
-    Part(name="Katib", api="kubeflow.org/v1beta1", image="katib-controller", engines=(SweepEngine.KATIB,)),
+    Part(name="Katib", api="kubeflow.org/v1beta1", image="katib-controller"),
     Part(name="KubeRay", api="ray.io", image="kuberay", engines=(Engine.RAYJOB,)),
     Part(name="KServe", api="serving.kserve.io", image="kserve-controller", engines=(EndpointEngine.KSERVE,)),
     Part(
@@ -89,13 +88,13 @@ DEVICE_PLUGINS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The lists that were read; None stands for what the user may not read.
+    """The lists that were read; None for a list that the user may not read.
 
     Attributes:
         apis: Every ``group/version`` that is served.
         controllers: Deployments and DaemonSets.
         slices: ResourceSlices with GPUs.
-        are_slices_offered: Pods can request what is in these.
+        are_slices_offered: Pods can request the devices in these.
     """
 
     apis: frozenset[str]
@@ -107,17 +106,17 @@ class Found:
 
 
 def look_around(found: Found) -> list[Finding]:
-    """Devices, what brings nodes, storage, metrics and engines."""
+    """Return findings on devices, autoscalers, storage, metrics and engines."""
     return [*_devices(found), _autoscaler(found), _storage(found), _metrics(found), _engines(found)]
 
 
 def is_served(part: Part, apis: frozenset[str]) -> bool:
-    """Return whether the API server knows its kinds."""
+    """Return whether the API server serves its kinds."""
     return part.api in apis or any(api.startswith(f"{part.api}/") for api in apis)
 
 
 def version_of(part: Part, controllers: Iterable[Object] | None) -> str | None:
-    """Of what runs: the conventional label, else the tag of its image; None when nothing of it is seen to run."""
+    """Return the running version: the conventional label, or the image's tag; None if none is seen to run."""
     for controller in controllers or ():
         images = [image for image in images_of(controller) if part.image in image]
         if images:
@@ -127,7 +126,7 @@ def version_of(part: Part, controllers: Iterable[Object] | None) -> str | None:
 
 
 def images_of(controller: Object) -> list[str]:
-    """Of a Deployment or a DaemonSet."""
+    """Return the images of a Deployment or a DaemonSet."""
     return [str(each.get("image") or "") for each in controller["spec"]["template"]["spec"].get("containers") or ()]
 
 
@@ -211,7 +210,7 @@ def _engines(found: Found) -> Finding:
 
 
 def _usable(part: Part) -> str:
-    """Say what `engine` may be with it."""
+    """Return the values of `engine` that it supports, as text."""
     if not part.engines:
         return ""
     return f" for `engine: {' | '.join(part.engines)}`"
@@ -236,12 +235,12 @@ def _tag(image: str) -> str:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first few of many names."""
+    """Return the first few of many names as text."""
     shown = sorted(names)[:SHOWN]
     rest = len(names) - len(shown)
     return ", ".join(shown) + (f" and {plural(rest, 'more node')}" if rest else "")
 
 
 def by_name(objects: Iterable[Object]) -> Mapping[str, Object]:
-    """Objects of one namespace, or of none."""
+    """Return objects of one namespace, or cluster-scoped ones, by name."""
     return {str(each["metadata"]["name"]): each for each in objects}

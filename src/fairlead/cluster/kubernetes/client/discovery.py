@@ -1,4 +1,4 @@
-"""Clusters at a glance: is it there, how large is it, and who looks after its runs. Reads only, and soon gives up."""
+"""Overviews of clusters: reachability, size and operator. Only reads, with short time-outs."""
 
 import threading
 import time
@@ -19,20 +19,20 @@ from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
 SOON = Limits(per_second=100.0, burst=200, try_s=3.0, patience_s=3.0)
-# A plugin that makes the credentials may wait for a person.
+# A credential plugin may wait for the user.
 MOST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """The operator that looks after runs.
+    """The operator of a cluster.
 
     Attributes:
-        version: Of the installed one; None when none is installed, or it may not be read.
-        replicas: That are wanted in the cluster; one elsewhere is not counted.
-        num_ready: Of these.
-        leader: None when no leader.
-        unknown: Why not all of this could be found out; empty when it was.
+        version: Installed version; None if none is installed, or it may not be read.
+        replicas: Wanted replicas in the cluster; an operator outside is not counted.
+        num_ready: Ready replicas.
+        leader: The leader; None if there is none.
+        unknown: Why part of this is unknown; empty if nothing is.
     """
 
     namespace: str
@@ -45,14 +45,14 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """A cluster.
+    """An overview of a cluster.
 
     Attributes:
-        is_current: Of the kubeconfig.
-        why: Why it could not be reached; None when it was.
-        version: Of Kubernetes.
-        num_nodes, num_ready: None when they may not be counted.
-        gpus: Model to number, on nodes that are ready.
+        is_current: Whether it is the kubeconfig's current context.
+        why: Why it could not be reached; None if it was.
+        version: Version of Kubernetes.
+        num_nodes, num_ready: None if nodes may not be listed.
+        gpus: Number of GPUs by model, on ready nodes.
     """
 
     context: str
@@ -68,7 +68,7 @@ class Overview:
 
 
 def look_at_all(names: Iterable[str], current: str | None, *, timeout_s: float = MOST_S) -> list[Overview]:
-    """Look at the contexts of a kubeconfig side by side; those that do not answer in time say so."""
+    """Query the contexts of a kubeconfig in parallel; one that does not answer in time has that as its reason."""
     found: dict[str, Overview] = {}
 
     def look(name: str) -> None:
@@ -85,7 +85,7 @@ def look_at_all(names: Iterable[str], current: str | None, *, timeout_s: float =
 
 
 def look_at(name: str, *, is_current: bool = False) -> Overview:
-    """One context; whatever is wrong with it is in ``why``."""
+    """Query one context; a problem with it is in ``why``."""
     server = ""
     try:
         access = find_access(context=name)
@@ -111,7 +111,7 @@ def look_at(name: str, *, is_current: bool = False) -> Overview:
 
 
 def operator_of(client: Client) -> Operator:
-    """The operator, as far as the user may see it.
+    """Return the operator, as far as the user may see it.
 
     Raises:
         ClusterError: The API server does not answer.
@@ -136,7 +136,7 @@ def operator_of(client: Client) -> Operator:
 
 
 def count_gpus(nodes: Iterable[NodeObject]) -> dict[str, int]:
-    """Model to number of devices, on nodes that are ready; parts of a device count as they are offered."""
+    """Return the number of devices by model, on ready nodes; parts of a device count as they are offered."""
     found: dict[str, int] = {}
     for node in nodes:
         for resource, number in node.allocatable.devices if node.ready else ():

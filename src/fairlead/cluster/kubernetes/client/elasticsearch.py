@@ -1,8 +1,8 @@
-"""Reads the output of pods that are gone from Elasticsearch or OpenSearch, by their HTTP API (`_search` with a scroll).
+"""Reads the output of deleted pods from Elasticsearch or OpenSearch, by their HTTP API (`_search` with a scroll).
 
-The collector that fills it makes a document of each line, with the line as kubelet has it in ``log``, its time in
-``@timestamp``, and three labels of the pod in ``fairlead_run_uid``, ``fairlead_attempt`` and ``fairlead_index``
-(docs/logs.md has them for Fluent Bit).
+The collector creates one document for each line: the line as kubelet has it in ``log``, its time in ``@timestamp``, and
+three labels of the pod in ``fairlead_run_uid``, ``fairlead_attempt`` and ``fairlead_index`` (docs/logs.md has the
+configuration for Fluent Bit).
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from fairlead.frozen import dataclass
 
 URL, INDICES, API_KEY = "FAIRLEAD_ELASTICSEARCH_URL", "FAIRLEAD_ELASTICSEARCH_INDEX", "FAIRLEAD_ELASTICSEARCH_API_KEY"
 DEFAULT_INDICES = "fairlead-*"
-# Elasticsearch's own bound of one answer, where nobody raised it, and of all answers of one reading.
+# Elasticsearch's default limit of one response, and Fairlead's limit of lines for one read.
 PAGE, MOST_LINES = 10_000, 1_000_000
 KEPT_FOR = "1m"
-"""Time for which a server keeps where a reading is, between two answers."""
+"""Time for which a server keeps a scroll between two responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elasticsearch:
-    """A server of documents.
+    """An Elasticsearch or OpenSearch server.
 
     Attributes:
-        indices: Names of indices or data streams, with ``*``.
-        api_key: Encoded, as ``Authorization: ApiKey``; None sends none.
+        indices: Names of indices or data streams; ``*`` is allowed.
+        api_key: Encoded key for ``Authorization: ApiKey``; None sends none.
     """
 
     url: str
@@ -40,10 +40,10 @@ class Elasticsearch:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "Elasticsearch | None":
-        """The server that the environment names; None where it names none.
+        """Return the server that the environment names, or None.
 
         Raises:
-            ClusterError: It names something else than an address of HTTP.
+            ClusterError: The variable is not an HTTP address.
         """
         url = address_of(environ, URL, "https://elasticsearch.example.com:9200")
         if url is None:
@@ -52,10 +52,10 @@ class Elasticsearch:
         return cls(url=url, indices=indices, api_key=environ.get(API_KEY) or None)
 
     def lines(self, uid: str, since: float, until: float) -> dict[Place, str]:
-        """Return what was kept of a run's pods within a time, by attempt and index, as kubelet's log has it.
+        """Return the stored output of a run's pods in a time span, by attempt and index, in kubelet's log format.
 
         Raises:
-            ClusterError: It does not answer, or refuses.
+            ClusterError: The server does not answer, or refuses.
         """
         found: defaultdict[Place, list[str]] = defaultdict(list)
         for place, at, text in self._documents(uid, since, until):
@@ -66,10 +66,11 @@ class Elasticsearch:
         moments = {"gte": round(since * 1000), "lte": round(until * 1000) + 1, "format": "epoch_millis"}
         query = {
             "size": PAGE,
-            # In the order in which they came where two have the same time.
+            # Lines with the same time are in the order of arrival.
             "sort": [{"@timestamp": {"order": "asc", "unmapped_type": "date"}}, "_doc"],
-            # A match and not a term, so that it holds for words and for texts alike: a uid is one word.
-            # In one form, whatever the documents have.
+            # A match rather than a term query, which works for keyword and text fields alike, because a uid is one
+            # word.
+            # In one format, independent of that in the documents.
             "docvalue_fields": [{"field": "@timestamp", "format": "strict_date_optional_time_nanos"}],
             "query": {"bool": {"filter": [{"match": {RUN_UID: uid}}, {"range": {"@timestamp": moments}}]}},
         }
@@ -92,7 +93,7 @@ class Elasticsearch:
             raise ClusterError(f"Elasticsearch at {self.url} has documents of another form: {error!r}") from error
         finally:
             if scroll is not None:
-                with contextlib.suppress(ClusterError):  # it forgets by itself after a minute
+                with contextlib.suppress(ClusterError):  # the scroll expires after a minute anyway
                     self._ask("DELETE", "/_search/scroll", {"scroll_id": scroll})
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Putting Fairlead onto a cluster: the rendered objects, applied in their order; a second time changes nothing."""
+"""Installs Fairlead on a cluster: applies the rendered objects in order; repeating it changes nothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,14 +34,15 @@ _UPGRADE = (
 
 
 def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool = False) -> list[Done]:
-    """Apply everything, telling of each object as it is done.
+    """Apply all objects, and report each once it is applied.
 
-    A namespace that was there before Fairlead stays as it is. With ``dry`` the API server is asked what it would do.
+    A namespace that existed before Fairlead is left unchanged. With ``dry`` the API server only reports what it would
+    do.
 
     Raises:
         NotAllowed: Rights are missing; nothing was changed.
         Conflict: Fairlead is in another namespace of this cluster, or Helm installed it.
-        ClusterError: The API server refused an object; those told of before it are applied.
+        ClusterError: The API server refused an object; those reported before it are applied.
     """
     objects = render_install(settings)
     _check_extras(client, settings)
@@ -60,19 +61,19 @@ def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool 
 
 
 def installed_in(client: Client) -> str | None:
-    """The namespace of the operator that is installed; None when none is, or when the user may not see it."""
+    """Return the namespace of the installed operator; None if there is none, or if the user may not see it."""
     subjects = _binding(client).get("subjects") or ()
     return next((str(subject["namespace"]) for subject in subjects if subject.get("name") == OPERATOR), None)
 
 
 def check_not_by_helm(client: Client, *, instead: str) -> None:
-    """Refuse to touch what a release of Helm owns, which its next upgrade would change back.
+    """Refuse to change objects of a Helm release, whose next upgrade would revert the change.
 
     Args:
-        instead: What to do, with {release} for its name and the option that gives its namespace.
+        instead: The remedy, with {release} for the release's name and namespace option.
 
     Raises:
-        Conflict: It is a release's; nothing was changed.
+        Conflict: The installation belongs to a release; nothing was changed.
     """
     annotations = _binding(client).get("metadata", {}).get("annotations") or {}
     release, namespace = (annotations.get(f"meta.helm.sh/release-{of}") for of in ("name", "namespace"))
@@ -84,7 +85,7 @@ def check_not_by_helm(client: Client, *, instead: str) -> None:
 
 
 def _binding(client: Client) -> Object:
-    """The operator's; empty when there is none, or when the user may not see it."""
+    """Return the operator's binding; empty if there is none, or if the user may not see it."""
     try:
         return find(client, BINDING) or {}
     except ApiError as error:
@@ -94,10 +95,10 @@ def _binding(client: Client) -> Object:
 
 
 def await_operator(client: Client, namespace: str, timeout_s: float) -> None:
-    """Wait until the newest operator is ready, on every replica.
+    """Wait until the newest version of the operator is ready, on every replica.
 
     Raises:
-        ClusterError: It is not, and what its pods say.
+        ClusterError: It is not ready in time; the message has the reason from its pods.
     """
     place = Place(group="apps", version="v1", resource="deployments", name=OPERATOR, namespace=namespace)
 
@@ -112,7 +113,7 @@ def await_operator(client: Client, namespace: str, timeout_s: float) -> None:
 
 
 def _needed(objects: list[Object]) -> list[Right]:
-    """Applying a new object takes the verbs patch and create."""
+    """Return the needed rights: applying a new object needs the verbs patch and create."""
     places = [place_of(content) for content in objects]
     return [
         Right(verb=verb, group=place.group, resource=place.resource, namespace=place.namespace)
@@ -122,7 +123,7 @@ def _needed(objects: list[Object]) -> list[Right]:
 
 
 def _check_extras(client: Client, settings: InstallSettings) -> None:
-    """Groups of kinds that only others define have to be there before anything is changed."""
+    """Check that API groups of other components exist, before anything is changed."""
     for group in sorted({place.group for place in map(place_of, settings.extras) if "." in place.group}):
         try:
             client.get(f"/apis/{group}")
@@ -148,12 +149,12 @@ def _check_place(client: Client, settings: InstallSettings) -> None:
 
 
 def client_namespace(client: Client, name: str) -> Object | None:
-    """The Namespace object; None when there is none."""
+    """Return the Namespace object; None if there is none."""
     return find(client, Place(group="", version="v1", resource="namespaces", name=name))
 
 
 def _check_grants(client: Client, objects: list[Object]) -> None:
-    """Nobody can give rights that they do not have; only the API server can say, so it is asked without effect."""
+    """Check by a dry run that the user may grant the rights, which only the API server can decide."""
     for content in objects:
         if content["kind"] != "ClusterRole":
             continue
@@ -184,7 +185,7 @@ def _apply(client: Client, content: Object, *, dry: bool) -> Done:
 
 
 def is_ours(content: Object) -> bool:
-    """Return whether Fairlead made it."""
+    """Return whether Fairlead created the object."""
     return bool((content["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER)
 
 
@@ -196,7 +197,7 @@ def _is_rolled_out(deployment: Object) -> bool:
 
 
 def _why_not_ready(client: Client, place: Place) -> str:
-    """Tell what the pods or the Deployment say."""
+    """Return the reason given by the pods or the Deployment."""
     query = {"labelSelector": f"app.kubernetes.io/name={OPERATOR}"}
     for pod in client.items(f"/api/v1/namespaces/{place.namespace}/pods", query):
         status = pod.get("status") or {}

@@ -1,4 +1,4 @@
-"""The port to stores of logs, in which a collector keeps all output of pods that are gone."""
+"""The port to log stores, in which a collector keeps the output of deleted pods."""
 
 import json
 import urllib.error
@@ -10,29 +10,29 @@ from typing import Any, Protocol, TypeAlias
 from fairlead.errors import ClusterError
 
 RUN_UID, ATTEMPT, INDEX = "fairlead_run_uid", "fairlead_attempt", "fairlead_index"
-"""The labels of a pod as a collector keeps them with its lines."""
+"""The labels of a pod that a collector stores with its lines."""
 Place: TypeAlias = tuple[int, int]
 """Attempt and index of a pod."""
 ANSWER_S = 30.0
 
 
 class KeptOutput(Protocol):
-    """A store of logs."""
+    """A log store."""
 
     def lines(self, uid: str, since: float, until: float) -> dict[Place, str]:
-        """Return what was kept of a run's pods within a time, by attempt and index, as kubelet's log has it.
+        """Return the stored output of a run's pods in a time span, by attempt and index, in kubelet's log format.
 
         Raises:
-            ClusterError: It does not answer, or refuses.
+            ClusterError: The store does not answer, or refuses.
         """
         ...
 
 
 def address_of(environ: Mapping[str, str], variable: str, example: str) -> str | None:
-    """Return the address of a store that the environment names; None where it names none.
+    """Return the address of a store that the environment names, or None.
 
     Raises:
-        ClusterError: It names something else than an address of HTTP.
+        ClusterError: The variable is not an HTTP address.
     """
     url = environ.get(variable)
     if not url:
@@ -43,18 +43,18 @@ def address_of(environ: Mapping[str, str], variable: str, example: str) -> str |
 
 
 def place_of(labels: Mapping[str, Any]) -> Place:
-    """Return the pod that labels tell of."""
+    """Return the attempt and the index in a pod's labels."""
     return int(labels.get(ATTEMPT) or 0), int(labels.get(INDEX) or 0)
 
 
 def ask(store: str, request: urllib.request.Request) -> Any:
-    """Return what a store answers, from JSON.
+    """Send a request to a store and return its parsed JSON response.
 
     Args:
-        store: As in "Loki at https://loki.example.com".
+        store: The store for messages, as in "Loki at https://loki.example.com".
 
     Raises:
-        ClusterError: It does not answer, or refuses, or answers something else than JSON.
+        ClusterError: The store does not answer, refuses, or returns something other than JSON.
     """
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:

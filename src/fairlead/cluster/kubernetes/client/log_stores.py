@@ -1,4 +1,4 @@
-"""Chooses the store of logs that is asked for output of pods that are gone."""
+"""Chooses the log store for the output of deleted pods."""
 
 from collections.abc import Mapping
 
@@ -8,10 +8,10 @@ from fairlead.errors import ClusterError
 
 
 def log_store(environ: Mapping[str, str]) -> KeptOutput | None:
-    """Return the store that the environment names; None where it names none.
+    """Return the store that the environment names, or None.
 
     Raises:
-        ClusterError: It names two, or something else than an address.
+        ClusterError: The environment names two stores, or an invalid address.
     """
     found = [each for each in (loki.Loki.of(environ), elasticsearch.Elasticsearch.of(environ)) if each is not None]
     if len(found) > 1:

@@ -1,7 +1,7 @@
-"""Reads the output of pods that are gone from Loki, by its HTTP API (`/loki/api/v1/query_range`).
+"""Reads the output of deleted pods from Loki, by its HTTP API (`/loki/api/v1/query_range`).
 
-The collector that fills it keeps the lines as kubelet has them, with three labels of the pod as labels of the stream:
-``fairlead_run_uid``, ``fairlead_attempt`` and ``fairlead_index`` (docs/logs.md has them for Alloy and Fluent Bit).
+The collector stores lines as kubelet has them, with three labels of the pod as stream labels: ``fairlead_run_uid``,
+``fairlead_attempt`` and ``fairlead_index`` (docs/logs.md has the configuration for Alloy and Fluent Bit).
 """
 
 import urllib.parse
@@ -15,9 +15,9 @@ from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
 URL, TOKEN, TENANT = "FAIRLEAD_LOKI_URL", "FAIRLEAD_LOKI_TOKEN", "FAIRLEAD_LOKI_TENANT"
-# Loki's own bound of one answer, where nobody raised it, and of all answers of one reading.
+# Loki's default limit of one response, and Fairlead's limit of lines for one read.
 PAGE, MOST_LINES = 5_000, 1_000_000
-# Loki refuses to answer for a longer time at once than its own bound, 30 days and an hour where nobody changed it.
+# Loki's default limit of a query's time span is 30 days and an hour.
 MOST_NS = 30 * 24 * 3600 * 10**9
 
 
@@ -27,7 +27,7 @@ class Loki:
 
     Attributes:
         token: Bearer token; None sends none.
-        tenant: The organisation, as ``X-Scope-OrgID``; None sends none.
+        tenant: The tenant, for ``X-Scope-OrgID``; None sends none.
     """
 
     url: str
@@ -36,10 +36,10 @@ class Loki:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "Loki | None":
-        """The server that the environment names; None where it names none.
+        """Return the server that the environment names, or None.
 
         Raises:
-            ClusterError: It names something else than an address of HTTP.
+            ClusterError: The variable is not an HTTP address.
         """
         url = address_of(environ, URL, "https://loki.example.com")
         if url is None:
@@ -47,10 +47,10 @@ class Loki:
         return cls(url=url, token=environ.get(TOKEN) or None, tenant=environ.get(TENANT) or None)
 
     def lines(self, uid: str, since: float, until: float) -> dict[Place, str]:
-        """Return what was kept of a run's pods within a time, by attempt and index, as kubelet's log has it.
+        """Return the stored output of a run's pods in a time span, by attempt and index, in kubelet's log format.
 
         Raises:
-            ClusterError: It does not answer, or refuses.
+            ClusterError: The server does not answer, or refuses.
         """
         query = f'{{{RUN_UID}="{uid}"}}'
         start_ns, last_ns = round(since * 1e9), round(until * 1e9) + 1
@@ -63,7 +63,7 @@ class Loki:
             for place, at_ns, text in new:
                 found[place].append((at_ns, text))
             seen.update(new)
-            # Of a moment with more lines than an answer has the rest is not to be had.
+            # If one instant has more lines than a response can hold, the rest cannot be read.
             start_ns = max(at_ns for _, at_ns, _ in page) if len(page) >= PAGE and new else end_ns
         return {
             place: "".join(f"{_moment(at_ns)} {text}\n" for at_ns, text in sorted(lines, key=lambda line: line[0]))

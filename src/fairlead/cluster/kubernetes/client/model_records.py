@@ -1,7 +1,7 @@
-"""Versions of models on a cluster: records in a ConfigMap of the namespace, written with people's own rights.
+"""Versions of models on a cluster: records in a ConfigMap of the namespace, written with the user's own rights.
 
-Their content lies in the object store where the checkpoints that they are of are. Each write is guarded by the version
-of the ConfigMap that it was decided on, and decided again where somebody else was first.
+Their content is in the object store of the checkpoints that they come from. Each write is guarded by the version of the
+ConfigMap on which it was decided, and decided again if another client wrote first.
 """
 
 import json
@@ -11,35 +11,36 @@ from typing import Any, TypeVar
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, MODELS
-from fairlead.cluster.model_versions import is_same
+from fairlead.cluster.model_versions import is_same, updated
 from fairlead.errors import Conflict, NotFound
 from fairlead.specs.goal import Goal
 from fairlead.state.models import Content, ModelVersion
 
 MOST_TRIES = 20
 MOST_BYTES = 900_000
-"""Of all records of a namespace; an API server takes objects of about 1 MiB."""
+"""Most bytes of all records of a namespace; an API server accepts objects of about 1 MiB."""
 
 Answer = TypeVar("Answer")
 _Changes = Mapping[str, str | None]
 
 
 def versions_of(client: Client, namespace: str, name: str | None = None) -> tuple[ModelVersion, ...]:
-    """Return the versions of a model, or of all, by name and number."""
+    """Return the versions of one model or of all models, by name and number."""
     return _versions(_data(_configmap(client, namespace)), name)
 
 
 def add_version(client: Client, namespace: str, given: ModelVersion) -> tuple[ModelVersion, bool]:
-    """Keep a version under the next number of its name; or answer that of the same content and origin, False.
+    """Store a version under the next number of its name; or return the one of the same content and origin, and False.
 
     Raises:
-        Conflict: The namespace has no room for one more, or somebody else writes all the time.
+        Conflict: The namespace has no room for another version, or other clients keep writing.
     """
 
     def decide(data: Mapping[str, str]) -> tuple[tuple[ModelVersion, bool], _Changes]:
         for each in _versions(data, given.name):
             if is_same(each, given):
-                return (each, False), {}
+                known = updated(each, given)
+                return (known, False), {} if known == each else {_key(known): _written(known)}
         made = replace(given, version=int(data.get(given.name, "0")) + 1, stage=None)
         changes = {given.name: str(made.version), _key(made): _written(made)}
         if sum(map(len, data.values())) + sum(map(len, changes.values())) > MOST_BYTES:
@@ -53,10 +54,10 @@ def add_version(client: Client, namespace: str, given: ModelVersion) -> tuple[Mo
 
 
 def remove_version(client: Client, namespace: str, version: ModelVersion) -> None:
-    """Keep a version no longer.
+    """Remove a version.
 
     Raises:
-        Conflict: It has a stage by now.
+        Conflict: The version has a stage by now.
     """
 
     def decide(data: Mapping[str, str]) -> tuple[None, _Changes]:
@@ -71,10 +72,10 @@ def remove_version(client: Client, namespace: str, version: ModelVersion) -> Non
 
 
 def promote_version(client: Client, namespace: str, version: ModelVersion, stage: str) -> ModelVersion:
-    """Give a version a stage, and take it from the one that has it.
+    """Give a version a stage, and remove the stage from the version that has it.
 
     Raises:
-        NotFound: Somebody has removed the version meanwhile.
+        NotFound: The version was removed in the meantime.
     """
 
     def decide(data: Mapping[str, str]) -> tuple[ModelVersion, _Changes]:
@@ -129,7 +130,7 @@ def _place(namespace: str) -> str:
 
 
 def _key(version: ModelVersion) -> str:
-    """Return the key of a record; that without a number has the last number that was given."""
+    """Return the key of a record; the key without a number holds the last number assigned."""
     return f"{version.name}.{version.version}"
 
 

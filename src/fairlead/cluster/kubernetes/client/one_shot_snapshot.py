@@ -1,4 +1,4 @@
-"""Asks a cluster once what is true, without watching it: for a plan, and for the pods of one run."""
+"""Reads a cluster's state once, without watches: for a plan, and for the pods of one run."""
 
 import time
 from typing import Any
@@ -17,16 +17,16 @@ from fairlead.state.snapshot import Pod, Snapshot
 
 
 class OneShotSnapshot:
-    """The operator's own view, filled by lists."""
+    """The operator's view, filled from lists."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._view = Informers(client)
 
     def snapshot(self) -> Snapshot:
-        """All nodes, DaemonSets, pods and runs, and the rules of the operator that leads."""
+        """Return all nodes, DaemonSets, pods and runs, with the policy of the leading operator."""
         view = self._view
-        # A run is looked at only with its pods, so they are there before it is.
+        # A run is evaluated with its pods, so they are added first.
         workloads = {**view.leaves, **view.parents}
         view.look_for_slices()
         for cache in view.caches:
@@ -35,7 +35,7 @@ class OneShotSnapshot:
         for kind, runs in workloads.items():
             for content in items_of(self._client, kind, None):
                 runs.put(content)
-        # A run that is not there yet may wait for nodes as well, so they are asked for whoever waits.
+        # A run that does not exist yet may wait for nodes too, so autoscalers are queried for any pending run.
         growth = Autoscalers(self._client).ask(time.time())
         rules, recommended = rules_there(self._client), read_recommendations(self._client, None)
         cluster = KubernetesCluster(
@@ -52,13 +52,13 @@ class OneShotSnapshot:
                 raise
 
     def pods(self, found: TrainingObject) -> tuple[Pod, ...]:
-        """The pods of a run: its latest gang, and what is there of earlier ones."""
+        """Return the pods of a run: its latest gang, and remaining pods of earlier ones."""
         path = f"/api/v1/namespaces/{found.namespace}/pods"
         for content in self._client.items(path, {"labelSelector": f"{RUN_UID}={found.uid}"}):
             self._view.pods.put(content)
         objects = self._view.pods_of(found.uid).values()
         for node in {pod.node for pod in objects if pod.node}:
-            # Users may not look at nodes; that one is lost, the operator tells in the run's status.
+            # Users may not read nodes; the operator reports a lost node in the run's status.
             self._view.nodes.put(_unseen(node))
         attempt = -1 if found.state.gang is None else found.state.gang.attempt
         earlier = (stray(pod) for pod in objects if pod.attempt != attempt)

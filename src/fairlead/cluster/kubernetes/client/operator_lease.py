@@ -1,4 +1,4 @@
-"""Reads from the operator's Lease who looks after a cluster's runs just now."""
+"""Reads from the Lease which operator currently manages a cluster's runs."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
 from fairlead.text.quantities import describe_duration
 
 API = "/apis/coordination.k8s.io/v1"
-# Beyond what the Lease itself allows: clocks differ, and the next of several operators needs a moment.
+# Tolerance beyond the Lease's own duration: clocks differ, and a successor needs a moment.
 SLACK_S = 10.0
 REMEDY = (
     "Nothing starts, stops or restarts until one does: `fairlead operator` runs one from here, `fairlead install` puts "
@@ -23,12 +23,12 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHolder:
-    """An operator that holds its Lease.
+    """An operator that holds the Lease.
 
     Attributes:
-        age_s: Since it last renewed the Lease, by our clock.
-        lasts_s: How long a renewal lasts.
-        policy: Name of its policy in ``fairlead.state.scheduling_policy.POLICIES``; None when it does not say.
+        age_s: Seconds since its last renewal, by the local clock.
+        lasts_s: Seconds for which a renewal is valid.
+        policy: Name of its policy in ``fairlead.state.scheduling_policy.POLICIES``; None if not recorded.
     """
 
     name: str
@@ -39,12 +39,12 @@ class LeaseHolder:
 
     @property
     def leads(self) -> bool:
-        """It renews its Lease."""
+        """True if its Lease is valid."""
         return self.age_s <= self.lasts_s + SLACK_S
 
 
 def holder_of(client: Client, namespace: str, *, patience_s: float | None = None) -> LeaseHolder | None:
-    """The operator that holds the Lease of a namespace and renews it; None when none does.
+    """Return the operator that holds a valid Lease in a namespace, or None.
 
     Raises:
         ClusterError: The Lease cannot be read.
@@ -55,10 +55,10 @@ def holder_of(client: Client, namespace: str, *, patience_s: float | None = None
 
 
 def unattended(client: Client) -> str | None:
-    """That no operator renews its Lease, and what to do; None when one does, or when we may not look."""
+    """Return a message with a remedy if no operator holds a valid Lease; None if one does, or if it may not be read."""
     try:
         leases = _leases(client)
-    except ApiError:  # no right to look, or something that the command itself will tell
+    except ApiError:  # no right to read, or a problem that the command itself reports
         return None
     if not leases:
         return f"No operator has ever run on this cluster. {REMEDY}"
@@ -73,10 +73,10 @@ def unattended(client: Client) -> str | None:
 
 
 def rules_there(client: Client) -> SchedulingPolicy:
-    """Those of the operator that leads; the usual ones where none does, or where we may not look.
+    """Return the leading operator's policy; the default if none leads, or if the Lease may not be read.
 
     Raises:
-        ClusterError: It goes by rules that this version does not know.
+        ClusterError: This version does not know the operator's policy.
     """
     try:
         holders = [holder for lease in _leases(client) if (holder := _holder(lease)) is not None]
@@ -92,7 +92,7 @@ def rules_there(client: Client) -> SchedulingPolicy:
 
 
 def _leases(client: Client) -> list[dict[str, Any]]:
-    """That of the usual namespace, or else those of all."""
+    """Return the Lease of the usual namespace, or otherwise those of all namespaces."""
     usual = _lease(client, SYSTEM_NAMESPACE, 5.0)
     anywhere = {"fieldSelector": f"metadata.name={LEASE}"}
     return [usual] if usual is not None else list(client.items(f"{API}/leases", anywhere))
@@ -108,7 +108,7 @@ def _lease(client: Client, namespace: str, patience_s: float | None) -> dict[str
 
 
 def _holder(lease: dict[str, Any]) -> LeaseHolder | None:
-    """Return who has it; None when it was given back."""
+    """Return the holder of a Lease; None if it was released."""
     spec = lease.get("spec") or {}
     if not spec.get("holderIdentity") or not spec.get("renewTime"):
         return None

@@ -1,10 +1,11 @@
-"""Working directories on their way to a run: written down first, so that what nobody fetched is found and goes.
+"""Records uploads of working directories before they start, so that abandoned ones are found and removed.
 
-Parts have no owner before their run is there, so the cluster never collects those of a `run` that was killed meanwhile.
-People may neither list nor delete ConfigMaps, and the operator may not see them at all; so each upload is an entry of
-one ConfigMap of the namespace until its run owns the parts. The next `run` there reads what was left behind an hour
-ago, and gives those parts an owner that does not exist, upon which the cluster's garbage collector takes them away.
-Archives that lie elsewhere are entries too while they are on their way; what no run speaks of goes with the next one.
+The parts of an upload have no owner before their run exists, so the cluster's garbage collector never removes those of
+a `run` that was killed. Users may neither list nor delete ConfigMaps, and the operator may not read them at all. So
+each upload is an entry of one ConfigMap of the namespace until its run owns the parts. The next `run` in the namespace
+reads entries older than an hour and gives their parts an owner that does not exist, upon which the garbage collector
+removes them. Archives stored elsewhere are entries too while they are uploaded; those that no run refers to are removed
+with the next upload.
 """
 
 import uuid
@@ -21,11 +22,11 @@ from fairlead.specs.keys import API_VERSION
 
 UPLOADS = "fairlead-uploads"
 STALE_S = 3600.0
-STORED = "-stored"  # ends the entry of an archive that lies elsewhere
+STORED = "-stored"  # suffix of the entry of an archive that is stored elsewhere
 
 
 class Uploads:
-    """Those of one namespace; times are Unix seconds."""
+    """The uploads of one namespace; times are Unix seconds."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
@@ -33,9 +34,9 @@ class Uploads:
         self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
 
     def begin(self, annotation: str, now: float) -> str:
-        """Note that an archive is on its way; by a field manager of its own, so that it overwrites no other.
+        """Record the start of an upload, with a separate field manager, so that it overwrites no other entry.
 
-        What is returned names this namespace of this cluster among all.
+        Returns the ConfigMap's uid, which identifies this namespace of this cluster.
         """
         metadata = {"name": UPLOADS, "labels": {names.MANAGED_BY: names.MANAGER, names.CONTENT: "uploads"}}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {annotation: f"{now:.0f}"}}
@@ -43,7 +44,7 @@ class Uploads:
         return str(found["metadata"]["uid"])
 
     def end(self, annotation: str) -> None:
-        """Strike it out, as its parts have an owner."""
+        """Remove the entry, as its parts have an owner."""
         try:
             self._client.merge(f"{self._maps}/{UPLOADS}", {"data": {annotation: None}})
         except ApiError as error:
@@ -51,11 +52,11 @@ class Uploads:
                 raise
 
     def collect(self, now: float) -> None:
-        """See to what was left behind: it goes, or to the run that speaks of it."""
+        """Handle abandoned uploads: give their parts to the run that refers to them, or have them removed."""
         try:
             noted: Mapping[str, str] = self._client.get(f"{self._maps}/{UPLOADS}").get("data") or {}
         except ApiError as error:
-            if error.status in (403, 404):  # whoever may not look leaves it to others
+            if error.status in (403, 404):  # a user without the right leaves them to others
                 return
             raise
         stale = [each for each, since in noted.items() if since.isdigit() and now - int(since) > STALE_S]
@@ -68,20 +69,20 @@ class Uploads:
             self.end(annotation)
 
     def stored(self) -> frozenset[str]:
-        """Digests of archives that lie elsewhere and are needed: runs speak of them, or somebody sends them now."""
+        """Return digests of needed archives stored elsewhere: runs refer to them, or they are being uploaded."""
         noted: Mapping[str, str] = self._client.get(f"{self._maps}/{UPLOADS}").get("data") or {}
         sent = {each.removesuffix(STORED) for each in noted if each.endswith(STORED)}
         return frozenset(sent | {digest for each in self._owners() if (digest := stored_digest(each)) is not None})
 
     def _owners(self) -> dict[str, dict[str, Any]]:
-        """The workloads of the namespace by what they say of their working directory; those with children win."""
+        """Return the owning workload of each working directory; workloads with children take precedence."""
         found: dict[str, dict[str, Any]] = {}
         for kind in (*leaf_kinds(), *parent_kinds()):
             for each in items_of(self._client, kind, self._namespace):
                 metadata = each["metadata"]
                 owner = _owner(metadata["name"], metadata["uid"], kind)
                 annotations = metadata.get("annotations") or {}
-                # An endpoint's earlier revisions have files of their own.
+                # An endpoint's earlier revisions have separate files.
                 speaks_of = {sent.workdir for sent in read_files(annotations).sent}
                 if WORKDIR in annotations:
                     speaks_of.add(str(annotations[WORKDIR]))
@@ -89,7 +90,7 @@ class Uploads:
         return found
 
     def _give(self, path: str, owner: Mapping[str, Any]) -> None:
-        """Let a part that nobody owns have an owner; a part that is gone, or another by now, is let be."""
+        """Give an owner to a part without one; a part that is gone, or was replaced, is left alone."""
         try:
             found: Object = self._client.get(path)["metadata"]
             if found.get("ownerReferences"):
@@ -107,5 +108,5 @@ def _owner(name: str, uid: str, kind: str = "Training") -> dict[str, Any]:
 
 
 def nobody() -> dict[str, Any]:
-    """Return an owner that does not exist, so that the cluster removes what has no other."""
+    """Return an owner that does not exist, so that the garbage collector removes objects with no other owner."""
     return _owner("interrupted-upload", str(uuid.uuid4()))

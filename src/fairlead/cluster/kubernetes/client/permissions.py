@@ -1,4 +1,4 @@
-"""Asks the API server what the user may do, before anything is tried."""
+"""Checks the user's rights on the API server before anything is tried."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,10 +32,10 @@ class Right:
 
 
 def missing(client: Client, rights: Iterable[Right], *, patience_s: float | None = None) -> list[Right]:
-    """Those that the user does not have, in the order given.
+    """Return the rights that the user does not have, in the order given.
 
     Raises:
-        ClusterError: The API server does not answer, or says nothing of rights.
+        ClusterError: The API server does not answer, or does not support access reviews.
     """
     asked = list(dict.fromkeys(rights))
     with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="rights") as pool:
@@ -44,10 +44,10 @@ def missing(client: Client, rights: Iterable[Right], *, patience_s: float | None
 
 
 def require(client: Client, rights: Iterable[Right], *, to: str) -> None:
-    """Refuse before anything is changed.
+    """Refuse an action for which the user lacks rights, before anything is changed.
 
     Raises:
-        NotAllowed: With every right that is missing.
+        NotAllowed: Rights are missing; the message lists all of them.
     """
     lacking = missing(client, rights)
     if lacking:
@@ -58,7 +58,7 @@ def require(client: Client, rights: Iterable[Right], *, to: str) -> None:
 
 
 def say(rights: Iterable[Right]) -> str:
-    """Rights in a sentence; the verbs of one resource together."""
+    """Return the rights as text, with the verbs of one resource together."""
     together: dict[Right, list[str]] = {}
     for right in rights:
         bare = Right(verb="", resource=right.resource, group=right.group, namespace=right.namespace)
@@ -67,11 +67,11 @@ def say(rights: Iterable[Right]) -> str:
 
 
 def who_am_i(client: Client) -> str:
-    """The name under which the API server knows the user."""
+    """Return the name by which the API server identifies the user."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer = client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
-    except ApiError:  # Kubernetes asks nobody for leave to say who they are, but some distributions do
+    except ApiError:  # Kubernetes allows this to every user, but some distributions do not
         return "the user"
     return str((answer.get("status") or {}).get("userInfo", {}).get("username") or "the user")
 

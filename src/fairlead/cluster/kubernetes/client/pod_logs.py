@@ -1,7 +1,7 @@
-"""The output of a run's ranks: the logs of its pods' containers, and what the operator kept of pods that are gone.
+"""The output of a run's ranks: the logs of its pods' containers, and the output kept of deleted pods.
 
-kubelet puts the time before each line and the pod's shim the rank: ``2026-01-31T12:00:00.5Z 3| text``, with ``!`` for
-standard error. A pod's log is there as long as its object and its node are.
+kubelet writes the time before each line, and the pod's shim the rank: ``2026-01-31T12:00:00.5Z 3| text``, with ``!``
+for standard error. A pod's log exists as long as its object and its node.
 """
 
 import heapq
@@ -26,23 +26,27 @@ from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
 LOOK_S = 2.0
-LOOK_SOON_S = 0.2  # where somebody waits for the output before an event
+LOOK_SOON_S = 0.2  # while a reader waits for output before an event
 STREAM_S = 0.1
-"""What kubelet has read is here by then."""
+"""Seconds after which output that kubelet has read has arrived here."""
 RETRY_S = 1.0
 SILENT_S = 300.0
-"""A program may say nothing for long; the connection is then made anew."""
+"""Seconds of silence after which the connection is opened again; a program may be silent for long."""
 DRAIN_S = 5.0
+KEPT_S = 10.0
+"""Seconds within which the operator has kept the output of a pod that is gone, however busy it is."""
+REST_S = 3.0
+"""Seconds that a follower waits for that at the end."""
 MOST_STREAMS = 128
 NUM_READERS = 16
 MOST_TAIL = 200_000
-BEGINNING_BYTES = 64 * 1024  # in which there are counts, if there are any
+BEGINNING_BYTES = 64 * 1024  # which contain counts, if there are any
 KUBELET = "the node's kubelet keeps the newest file of a log (containerLogMaxSize, 10Mi where nobody set it)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedPod:
-    """A pod that has, or will have, a log; that of one container."""
+    """A pod that has, or will have, a log, with the container of that log."""
 
     name: str
     container: str
@@ -54,15 +58,14 @@ class LoggedPod:
 
 @dataclass(slots=True, kw_only=True)
 class Mark:
-    """A position in a pod's log: nanoseconds of the last line read, and how many lines have just that time."""
+    """A position in a pod's log: nanoseconds of the last line read, and the number of lines with exactly that time."""
 
     at_ns: int = -1
     count: int = 0
     skipped: int = 0
 
     def is_new(self, at_ns: int) -> bool:
-        """Return whether a line goes beyond; kubelet starts again at a whole second, with lines that were read
-        before."""
+        """Return whether a line is new; kubelet resumes at a whole second, with lines that were already read."""
         if at_ns < self.at_ns:
             return False
         if at_ns == self.at_ns:
@@ -76,7 +79,7 @@ class Mark:
         return True
 
     def again(self) -> str | None:
-        """``sinceTime`` to go on from; None for the beginning."""
+        """Return the ``sinceTime`` at which to resume; None for the beginning."""
         self.skipped = 0
         if self.at_ns < 0:
             return None
@@ -87,9 +90,9 @@ class PodLogs:
     """The logs of one run.
 
     Args:
-        query: Which lines.
-        store: Where all output of pods that are gone is; None where nobody keeps it.
-        since: From when the run has been there, a Unix time.
+        query: The lines to return.
+        store: Store of the output of deleted pods; None if there is none.
+        since: Creation time of the run in Unix seconds.
     """
 
     def __init__(
@@ -110,13 +113,18 @@ class PodLogs:
         self._store, self._since = store, since
         self._indexes = None if query.ranks is None else {rank // ranks_per_pod for rank in query.ranks}
         self._marks: dict[str, Mark] = {}
+        self._names: dict[Place, str] = {}  # of the pods that were read
         self._gaps: dict[str, Gaps] = {}
         self._gone: dict[Place, str] = {}
-        self._passed: set[str] = set()  # pods before those in which the last lines are
+        self._passed: set[str] = set()  # pods of attempts before the one with the last lines
+        self._oldest = 0  # the attempt with the first of the last lines
+        self._found_kept: set[Place] = set()
+        self._kept_marks: dict[Place, Mark] = {}  # of output that was kept of pods never read here
+        self._missed_at: dict[int, float] = {}  # when an attempt was noticed of which nothing had been read
         self._largest = 0
 
     def all(self) -> Iterator[LogLine]:
-        """Yield what there is now, by starts and time; a start is read when it is its turn."""
+        """Yield the present lines by attempt and time; an attempt is read when it is its turn."""
         pods, kept = self._places()
         attempts = sorted({place[0] for place in (*pods, *kept)})
         if self._query.tail is not None:
@@ -126,7 +134,7 @@ class PodLogs:
             yield from heapq.merge(*self._of(attempt, pods, kept, None), key=_at)
 
     def dropped(self) -> tuple[Dropped, ...]:
-        """List what is missing, as far as the beginnings of logs tell."""
+        """Return the missing lines, as far as the beginnings of logs show them."""
         pods, kept = self._places()
         found: list[Dropped] = []
         for (attempt, _), text in ((place, text) for place, text in kept.items() if place not in pods):
@@ -137,10 +145,20 @@ class PodLogs:
                 found.extend(_first_gap(text.split("\n"), pod.attempt, KUBELET))
         return tuple(found)
 
-    def follow(self, over: Callable[[], bool], watermark: Watermark | None = None) -> Iterator[LogLine]:
-        """Yield what there is, and then what comes, until ``over`` and everything is read."""
+    def follow(
+        self,
+        over: Callable[[], bool],
+        watermark: Watermark | None = None,
+        num_started: Callable[[], int] = lambda: 0,
+    ) -> Iterator[LogLine]:
+        """Yield the present lines and then new ones, until ``over`` is true and everything is read.
+
+        Args:
+            num_started: Returns how many attempts of the run have started, once it is final; 0 before. The output of
+                one whose pods came and went unseen is awaited for a short time.
+        """
         yield from self.all()
-        # A number among the lines: all that was there at this Unix time has been read.
+        # A number among the lines: all output present at this Unix time has been read.
         lines: SimpleQueue[LogLine | float] = SimpleQueue()
         readers: dict[str, threading.Thread] = {name: threading.Thread() for name in self._passed}
         stopping = threading.Event()
@@ -151,9 +169,11 @@ class PodLogs:
                 is_wanted = watermark is not None and watermark.wanted > looked_at
                 if time.time() - looked_at > (LOOK_SOON_S if is_wanted else LOOK_S):
                     looked_at = time.time()
-                    # Asked before the pods are: what they have said by then is read before the end.
+                    # Evaluated before the pods are listed, so that output written by then is read before the end.
                     over_at = looked_at if over_at is None and (over() or self._is_past(looked_at)) else over_at
-                    pods = [pod for pod in self._pods() if pod.has_started]
+                    listed = self._pods()
+                    yield from self._missed(listed, looked_at)
+                    pods = [pod for pod in listed if pod.has_started]
                     ended = [pod.name for pod in pods if pod.is_over]
                     self._begin(pods, readers, lines, stopping)
                 is_read = not any(readers[name].is_alive() for name in ended if name in readers)
@@ -166,6 +186,8 @@ class PodLogs:
                     late = [name for name, reader in readers.items() if reader.is_alive()]
                     if over_at is not None and (not late or time.time() - over_at > DRAIN_S):
                         yield from self._rest()
+                        if time.time() - over_at < REST_S and (self._unread(num_started()) or self._is_kept_awaited()):
+                            continue
                         if over() and late:
                             yield _note(0, f"the end of the output of {', '.join(late[:3])} could not be read in time")
                         return
@@ -184,7 +206,7 @@ class PodLogs:
         lines: "SimpleQueue[LogLine | float]",
         stopping: threading.Event,
     ) -> None:
-        """A reader for each pod that has none, and whose log may have grown since it was read whole."""
+        """Start a reader for each pod without one whose log may have grown since it was read."""
         for pod in pods:
             if pod.name in readers:
                 continue
@@ -194,12 +216,14 @@ class PodLogs:
                     text = f"only {MOST_STREAMS} pods are followed at once; choose one with --rank"
                     lines.put(_note(pod.attempt, text))
                 return
+            self._marks.setdefault(pod.name, Mark())
+            self._names[pod.attempt, pod.index] = pod.name
             reader = threading.Thread(target=self._stream, args=(pod, lines, stopping), daemon=True)
             readers[pod.name] = reader
             reader.start()
 
     def _stream(self, pod: LoggedPod, lines: "SimpleQueue[LogLine | float]", stopping: threading.Event) -> None:
-        mark = self._marks.setdefault(pod.name, Mark())
+        mark = self._marks[pod.name]
         gaps = self._gaps.setdefault(pod.name, Gaps(pod.attempt, KUBELET, whole=self._query.since is None))
         while not stopping.is_set():
             query = {**self._common(pod), "follow": "true"}
@@ -217,7 +241,7 @@ class PodLogs:
                         if stopping.is_set():
                             return
             except Unreachable:
-                # Silence or a broken connection: go on from where it was.
+                # Silence or a broken connection: resume at the mark.
                 is_last = False
             except ApiError as error:
                 if error.status == 404:
@@ -237,13 +261,13 @@ class PodLogs:
             return False
 
     def _places(self) -> tuple[dict[Place, LoggedPod], dict[Place, str]]:
-        """Pods that have a log, and what is kept of pods, by attempt and index."""
+        """Return the pods that have a log, and the output kept of pods, by attempt and index."""
         pods = {(pod.attempt, pod.index): pod for pod in self._pods() if pod.has_started}
         kept = self._kept(pods)
         return pods, {place: text for place, text in kept.items() if self._is_wanted(*place)}
 
     def _kept(self, pods: Mapping[Place, LoggedPod]) -> dict[Place, str]:
-        """Read what is kept of pods, by attempt and index: the operator's last lines, or all that a store has."""
+        """Return the kept output of pods, by attempt and index: the operator's last lines, or all lines of a store."""
         kept = kept_lines(self._client, self._namespace, self._uid)
         if self._store is None:
             return kept
@@ -255,13 +279,13 @@ class PodLogs:
             note = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S.%fZ} -| fairlead: {error}\n"
             first = next((place for place in sorted(kept) if place not in pods), None)
             return kept if first is None else {**kept, first: kept[first].rstrip("\n") + "\n" + note}
-        # What the store has is whole; of what it has not, the last lines are there.
+        # The store's output is complete; for pods that it does not have, the last lines are used.
         return {**kept, **{place: text for place, text in told.items() if place not in pods}}
 
     def _of(
         self, attempt: int, pods: Mapping[Place, LoggedPod], kept: Mapping[Place, str], tail: int | None
     ) -> list[Iterator[LogLine]]:
-        """The lines of each pod of a start; only the last ones, or more of them, where a number is given."""
+        """Return the lines of each pod of an attempt; with a number at least that many of the last ones."""
         there = [pod for place, pod in pods.items() if place[0] == attempt]
         found: list[Iterator[LogLine]] = []
         self._largest = 0
@@ -276,24 +300,26 @@ class PodLogs:
                 unread.append(place)
                 continue
             mark = self._marks[pod.name] = Mark()
+            self._names[place] = pod.name
             is_whole = self._query.since is None and (tail is None or text.count("\n") < tail)
             gaps = self._gaps[pod.name] = Gaps(attempt, KUBELET, whole=is_whole)
             found.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark))))
         for place, text in kept.items():
             if place[0] == attempt and (place not in pods or place in unread):
                 gaps = Gaps(attempt, kept_why(text), whole=True)
-                found.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, Mark()))))
+                mark = self._kept_marks[place] = Mark()
+                found.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark))))
         return found
 
     def _last(
         self, newest_first: list[int], pods: Mapping[Place, LoggedPod], kept: Mapping[Place, str], tail: int
     ) -> list[LogLine]:
-        """The last lines of what there is, in their order."""
+        """Return the last of the present lines, in order."""
         found: list[LogLine] = []
         for number, attempt in enumerate(newest_first):
             asked = tail
             while True:
-                # Lines that are not asked for, and counts, may be among them.
+                # Unwanted lines and counts may be among them.
                 lines = heapq.merge(*self._of(attempt, pods, kept, asked if asked < MOST_TAIL else None), key=_at)
                 last = deque(lines, maxlen=tail - len(found))
                 if len(last) == tail - len(found) or asked >= MOST_TAIL or self._largest < asked:
@@ -303,11 +329,12 @@ class PodLogs:
             if len(found) >= tail:
                 older = set(newest_first[number + 1 :])
                 self._passed = {pod.name for pod in pods.values() if pod.attempt in older}
+                self._oldest = attempt
                 break
         return found
 
     def _text(self, pod: LoggedPod, tail: int | None) -> str | LogLine:
-        """A pod's log or its end; a line that says so when it cannot be read."""
+        """Return a pod's log or its end; a line with the reason if it cannot be read."""
         query = self._common(pod) if tail is None else {**self._common(pod), "tailLines": str(tail)}
         try:
             text = self._client.text(f"{self._path}/{pod.name}/log", query)
@@ -325,20 +352,44 @@ class PodLogs:
             return self._client.text(
                 f"{self._path}/{pod.name}/log", {**_query(pod), "limitBytes": str(BEGINNING_BYTES)}
             )
-        except ClusterError:  # its node is gone, or we may not look: nothing can be told
+        except ClusterError:  # its node is gone, or the right is missing: nothing is known
             return ""
 
-    def _rest(self) -> Iterator[LogLine]:
-        """Yield what was kept of pods that went while they were followed."""
-        if not self._gone:
-            return
-        for place, text in kept_lines(self._client, self._namespace, self._uid).items():
-            name = self._gone.get(place)
-            if name is not None:
+    def _missed(self, listed: Iterable[LoggedPod], now: float) -> Iterator[LogLine]:
+        """Yield the kept output of attempts that are over, and whose pods came and went between two looks."""
+        newest = max((pod.attempt for pod in listed), default=0)
+        unread = self._unread(newest)
+        for attempt in unread:
+            self._missed_at.setdefault(attempt, now)
+        if any(now - self._missed_at[attempt] < KEPT_S for attempt in unread):
+            yield from self._rest(before=newest)
+
+    def _unread(self, num_attempts: int) -> list[int]:
+        """Return the attempts, of so many, of which nothing was read."""
+        read = {place[0] for place in (*self._names, *self._kept_marks)}
+        wanted = self._query.attempt
+        return [each for each in range(self._oldest, num_attempts) if each not in read and wanted in (None, each)]
+
+    def _is_kept_awaited(self) -> bool:
+        """Return whether the output of a pod that went while it was read is not kept yet."""
+        return not self._found_kept.issuperset(self._gone)
+
+    def _rest(self, before: int | None = None) -> Iterator[LogLine]:
+        """Yield the unread kept output of pods that are gone; only of attempts before a number, if one is given."""
+        present = {(pod.attempt, pod.index): pod for pod in self._pods()}
+        for place, text in sorted(self._kept(present).items()):
+            attempt, name = place[0], self._gone.get(place)
+            self._found_kept.add(place)
+            is_passed = attempt < self._oldest or (before is not None and attempt >= before)
+            if is_passed or not self._is_wanted(*place) or (name is None and place in self._names):
+                continue
+            if name is None or place in self._kept_marks:
+                mark = self._kept_marks.setdefault(place, Mark())
+            else:
                 mark = self._marks.setdefault(name, Mark())
-                mark.again()
-                gaps = self._gaps.setdefault(name, Gaps(place[0], kept_why(text), whole=True))
-                yield from self._wanted(gaps.told(self._new(text.split("\n"), place[0], mark)))
+            mark.again()
+            gaps = self._gaps.setdefault(name or f"{place}", Gaps(attempt, kept_why(text), whole=True))
+            yield from self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark)))
 
     def _common(self, pod: LoggedPod) -> dict[str, str]:
         if self._query.since is None:
@@ -349,21 +400,21 @@ class PodLogs:
         return (line for line in lines if self._query.is_wanted(line))
 
     def _new(self, raws: Iterable[str], attempt: int, mark: Mark) -> Iterator[LogLine]:
-        """Lines that were not read before, those of counts too."""
+        """Yield lines that were not read before, including counts."""
         for raw in raws:
             parsed = parse(raw, attempt)
             if parsed is not None:
                 if mark.is_new(parsed[0]):
                     yield parsed[1]
             elif raw:
-                # kubelet's own words, such as that a file is gone.
+                # kubelet's own messages, such as that a file is gone.
                 yield replace(_note(attempt, raw), at=max(0.0, mark.at_ns / 1e9) or time.time())
 
     def _is_past(self, now: float) -> bool:
         return self._query.until is not None and now > self._query.until
 
     def _pods(self) -> list[LoggedPod]:
-        """The pods that may have what is wanted, in order."""
+        """Return the pods that may have wanted lines, in order."""
         content = self._client.items(self._path, {"labelSelector": f"{names.RUN_UID}={self._uid}"})
         pods = sorted((_logged(each) for each in content), key=lambda pod: (pod.attempt, pod.index))
         return [pod for pod in pods if self._is_wanted(pod.attempt, pod.index)]

@@ -1,5 +1,4 @@
-"""Measures what the pods of runs use: by the metrics API if it is served, and for GPUs by DCGM's exporter on their
-nodes."""
+"""Measures the resource usage of runs' pods: by the metrics API, and for GPUs by DCGM's exporter on their nodes."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ PHASES = {"Running": PodPhase.RUNNING, "Pending": PodPhase.STARTING}
 
 
 def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
-    """Measure what the pods of a namespace's runs, or of one of them, use now.
+    """Measure the current usage of the pods of a namespace's runs, or of one run.
 
     Raises:
         ClusterError: The pods themselves cannot be read.
@@ -46,9 +45,9 @@ def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
 
 
 def gpus_of_pods(found: Iterable[Sample], namespace: str) -> dict[str, tuple[GpuUsage, ...]]:
-    """Pods of a namespace to the GPUs that an exporter says they hold.
+    """Return the GPUs of each pod of a namespace, as an exporter reports them.
 
-    Of a GPU that pods share in time the exporter names one pod only.
+    For a GPU that pods share by time slicing, the exporter names only one pod.
     """
     values: dict[str, dict[tuple[str, str], dict[str, float]]] = {}
     for sample in found:
@@ -118,7 +117,7 @@ def _gpus(client: Client, namespace: str, nodes: set[str]) -> tuple[dict[str, tu
 
 
 def _ask(client: Client, pod: Object) -> tuple[str, str]:
-    """Ask an exporter; tell why it says nothing."""
+    """Query an exporter; return its text, or the reason why there is none."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{EXPORTER_PORT}/proxy/metrics"
     try:

@@ -1,4 +1,4 @@
-"""Reads the metrics of a run over time from what its pods' reporters have told."""
+"""Reads the metrics of a run over time from the logs of its pods' reporters."""
 
 import json
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from fairlead.cluster.kubernetes.names import ATTEMPT, INDEX, RUN_UID
 from fairlead.runtime.reporting import FORM
 from fairlead.state.series import Point
 
-# A thousand points take about 150 KB with what is told beside them.
+# A thousand points take about 150 KB, including the rest of the reports.
 MOST_BYTES = 16 * 1024 * 1024
 UNREADABLE = frozenset({400, 403, 404, 500, 502, 503})
-"""Answers of those whose logs are gone, not there yet, out of reach, or not for us."""
+"""Statuses of logs that are gone, not there yet, unreachable, or not readable by this user."""
 
 
 def read_series(client: Client, namespace: str, uid: str) -> dict[str, tuple[Point, ...]]:
-    """The points of each metric, by starts and time; those of pods that were deleted are missing."""
+    """Return the points of each metric, by attempt and time; those of deleted pods are missing."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
     try:
         found = [
@@ -42,7 +42,7 @@ def read_series(client: Client, namespace: str, uid: str) -> dict[str, tuple[Poi
 
 
 def _points(text: str, attempt: int) -> Iterator[tuple[str, Point]]:
-    """The points in the log of a reporter; what is damaged, or not ours, is left out."""
+    """Yield the points in a reporter's log; damaged or foreign lines are skipped."""
     for line in text.splitlines():
         for point in _object(line).get("points") or ():
             try:

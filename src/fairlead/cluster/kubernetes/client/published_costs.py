@@ -1,7 +1,7 @@
-"""Costs as a person may read them: what the operator put into ConfigMaps, a day each.
+"""Reads costs that the operator publishes in ConfigMaps, one for each day.
 
-Whoever may read those of the operator's namespace sees all costs and what nobody used; everybody else those of a
-namespace of their own.
+Users who may read those of the operator's namespace see all costs, including unused capacity; all others see those of
+their own namespace.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ class PublishedCosts:
     """The costs of some days.
 
     Attributes:
-        team: Whose they are; None for all with what nobody used.
+        team: The team whose costs they are; None for all costs, including unused capacity.
     """
 
     days: tuple[DayCosts, ...]
@@ -37,11 +37,11 @@ class PublishedCosts:
 
     @property
     def at(self) -> float:
-        """Up to when the newest was counted."""
+        """Time up to which the newest day is counted."""
         return max(each.at for each in self.days)
 
     def statement(self, by: Grouping, *, daily: bool = False) -> Statement[Payer]:
-        """All lines, by who pays; of each day by itself if ``daily``."""
+        """Return all lines by payer, separately for each day if ``daily``."""
         lines = tuple(self._lines(by, daily=daily or by is Grouping.DAY))
         billed: defaultdict[str, int] = defaultdict(int)
         for line in lines:
@@ -75,14 +75,14 @@ def _payer(by: Grouping, holder: Holder | None, pool: str) -> tuple[str, ...] | 
 def read_published(
     client: Client, *, namespace: str, system: str, first_day: int, last_day: int, only_team: bool
 ) -> PublishedCosts:
-    """The costs of these days, all of them where we may read that.
+    """Return the costs of these days, those of all teams if the user may read them.
 
     Args:
-        only_team: Those of the namespace are meant, whatever we may read.
+        only_team: Return only those of the namespace, whatever the user may read.
 
     Raises:
-        NotFound: None are kept.
-        NotAllowed: We may read neither.
+        NotFound: No costs are kept.
+        NotAllowed: The user may read neither.
         ClusterError: They cannot be read.
     """
     if not only_team:
@@ -109,13 +109,13 @@ def read_published(
 
 
 def days_before(client: Client, namespace: str | None, before: float) -> list[tuple[str, str]]:
-    """List the objects of days that were over by a time: namespaces and names, the oldest day first.
+    """Return the objects of days that ended before a time: namespaces and names, the oldest day first.
 
     Args:
-        namespace: One of them; None for all.
+        namespace: One namespace; None for all.
 
     Raises:
-        NotAllowed: We may not list them.
+        NotAllowed: The user may not list them.
     """
     where = "" if namespace is None else f"/namespaces/{namespace}"
     found = []
@@ -134,10 +134,10 @@ def days_before(client: Client, namespace: str | None, before: float) -> list[tu
 
 
 def remove_days(client: Client, days: Iterable[tuple[str, str]]) -> int:
-    """Remove these objects; how many there were still. The ledger keeps what they were made of.
+    """Remove these objects and return how many still existed. The ledger keeps their source data.
 
     Raises:
-        NotAllowed: We may not.
+        NotAllowed: The user may not remove them.
     """
     num = 0
     for namespace, name in days:
@@ -174,5 +174,5 @@ def _day(client: Client, kind: str, namespace: str, day: int) -> DayCosts | None
 
 
 def day_of(at: float) -> int:
-    """The day of a time, counted from 1970, UTC."""
+    """Return the day of a time in Unix seconds, counted from 1970, UTC."""
     return round(at * 1000) // DAY_MS

@@ -1,4 +1,4 @@
-"""The pod in which a rank of a run is, for those who want to reach into it."""
+"""Finds the pod of a rank, for commands that connect to it."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ from fairlead.state.snapshot import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A pod that runs.
+    """A running pod of a gang.
 
     Attributes:
-        path: Where the API server has it.
-        python: The interpreter that its image has.
-        container: The one of the ranks.
+        path: Its path on the API server.
+        python: The interpreter in its image.
+        container: The ranks' container.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Member:
 
 
 def index_of(run: Workload, rank: int) -> int:
-    """The pod of a rank, by its place in the gang.
+    """Return the index in the gang of a rank's pod.
 
     Raises:
         Conflict: The run has no such rank.
@@ -41,10 +41,10 @@ def index_of(run: Workload, rank: int) -> int:
 
 
 def member_of(client: Client, run: Workload, rank: int) -> Member:
-    """The pod of a rank, if it runs now.
+    """Return the running pod of a rank.
 
     Raises:
-        Conflict: No such rank, or it does not run.
+        Conflict: There is no such rank, or its pod is not running.
     """
     index = index_of(run, rank)
     content = _pod_of(client, run, index)
@@ -62,7 +62,7 @@ def member_of(client: Client, run: Workload, rank: int) -> Member:
 
 
 def _pod_of(client: Client, run: Workload, index: int) -> Object | None:
-    """The pod of a place in the gang; an engine names its pods as it likes."""
+    """Return the pod of an index in the gang; engines choose their own pod names."""
     place = f"/api/v1/namespaces/{run.spec.team}/pods"
     if run.spec.engine is None:
         try:
@@ -77,5 +77,5 @@ def _pod_of(client: Client, run: Workload, index: int) -> Object | None:
 
 
 def as_rank(member: Member, rank: int, command: Sequence[str]) -> tuple[str, ...]:
-    """The command as it is to be executed in the member's container to have what the rank was given."""
+    """Return the command to execute in the member's container so that it has the rank's environment."""
     return (member.python, RUNTIME, "enter", POD_DIR, str(rank), *command)

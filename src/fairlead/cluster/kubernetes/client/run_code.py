@@ -1,4 +1,4 @@
-"""The code of a run on Kubernetes, as people look at it afterwards: what went along, and the commit it was from."""
+"""The code of a run on Kubernetes for later inspection: the uploaded files, and their git commit."""
 
 import base64
 import gzip
@@ -17,11 +17,11 @@ from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR, arc
 from fairlead.cluster.revisions import read_revision
 from fairlead.errors import NotFound
 
-MOST_PACKED_DIFF = 32 * 1024  # all annotations of an object may have 256 KiB
+MOST_PACKED_DIFF = 32 * 1024  # the annotations of an object may have 256 KiB in total
 
 
 def revision_of(directory: Path) -> dict[str, str]:
-    """The annotation that says where a directory stands in git; none where git has no say."""
+    """Return the annotation with a directory's git commit and changes; empty if it is not in a git repository."""
     found = read_revision(directory)
     if found is None:
         return {}
@@ -32,10 +32,10 @@ def revision_of(directory: Path) -> dict[str, str]:
 
 
 def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) -> KeptCode:
-    """Read what is kept of a run's code; what our account may not read is said.
+    """Return the kept code of a run, or the reason why the user may not read it.
 
     Raises:
-        NotFound: The run is not there any more.
+        NotFound: The run no longer exists.
     """
     found = client.get(objects_path(kind, namespace, name))
     if found["metadata"].get("uid") != uid:
@@ -62,9 +62,9 @@ def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) ->
 
 
 def edited_files(kept: KeptCode, directory: Path) -> tuple[str, ...] | None:
-    """Return the paths of files that a directory has otherwise than what is kept of it, without specs.
+    """Return the paths of files that differ between a directory and the kept code, without specs.
 
-    None where what is kept cannot be read.
+    None if the kept code cannot be read.
     """
     if kept.files is None:
         return None
@@ -81,7 +81,7 @@ class _Unreadable(Exception):
 
 
 def _contents(client: Client, namespace: str, annotation: str) -> dict[str, tuple[bytes, bool]]:
-    """The files of an archive in ConfigMaps: content, and whether it is executable."""
+    """Return the files of an archive in ConfigMaps: content, and whether it is executable."""
     place = archive_place(annotation)
     if place is not None:
         raise _Unreadable(f"its files lie at {place}, where its checkpoints are; fetch and unpack that archive")
@@ -115,7 +115,7 @@ def _contents(client: Client, namespace: str, annotation: str) -> dict[str, tupl
 
 
 def _revision(text: str | None) -> dict[str, Any] | None:
-    """Read the annotation; None when there is none, or somebody else has written it."""
+    """Parse the annotation; None if there is none, or if it was not written by Fairlead."""
     try:
         told = json.loads(text or "")
         diff = told["diff"]

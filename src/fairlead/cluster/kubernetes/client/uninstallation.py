@@ -1,4 +1,4 @@
-"""Taking Fairlead off a cluster: nothing stays but what is still in use, and that is told."""
+"""Uninstalls Fairlead from a cluster: only objects that are still in use remain, and these are reported."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ from fairlead.errors import ClusterError
 Tell = Callable[[Done], None]
 _BY_HELM = "Use `helm uninstall {release}`; then `fairlead uninstall` removes the kinds, which Helm leaves."
 _LABELLED = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
-# Groups and plurals of what runs are made of.
+# Groups and plurals of the objects that belong to runs.
 _OF_RUNS = (
     ("", "configmaps"),
     ("", "pods"),
@@ -42,7 +42,7 @@ _OF_RUNS = (
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """A report of what was done, and what is left and why."""
+    """A report of what was deleted, and what remains and why."""
 
     done: list[Done] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -51,20 +51,20 @@ class Report:
 def uninstall(
     client: Client, namespace: str, *, with_runs: bool, tell: Tell, timeout_s: float, extras: Sequence[Object] = ()
 ) -> Report:
-    """Remove what ``install`` made, and what runs left behind.
+    """Remove the objects that ``install`` created, and those that runs left behind.
 
-    A kind stays while there are objects of it, and a role of people while somebody is bound to it.
+    A kind remains while there are objects of it, and a role for users while a binding refers to it.
 
     Args:
-        namespace: The operator's.
-        with_runs: Delete all runs first, with their notice and their grace.
-        timeout_s: For runs to end, and for what is deleted to be gone.
-        extras: Further objects that an installation may have; those that are there are deleted.
+        namespace: The operator's namespace.
+        with_runs: Delete all runs first, with a stop notice and their grace period.
+        timeout_s: Limit for runs to end, and for deleted objects to be gone.
+        extras: Further objects that an installation may have; existing ones are deleted.
 
     Raises:
         NotAllowed: Rights are missing; nothing was changed.
         Conflict: Helm installed it; nothing was changed.
-        ClusterError: Runs did not end in time, or something does not go; calling again goes on.
+        ClusterError: Runs did not end in time, or an object is not gone in time; calling it again continues.
     """
     there = tuple(each for each in extras if _is_there(client, place_of(each)))
     pages = tuple(each for each in render_page("", namespace, USER) if _is_there(client, place_of(each)))
@@ -146,7 +146,7 @@ def _operator_elsewhere(client: Client, namespace: str) -> list[str]:
 
 
 def _delete_runs(client: Client, namespace: str, timeout_s: float) -> Iterator[Place]:
-    """Delete every run and every parent; where no operator lives to end them, their pods go with them."""
+    """Delete every run and every parent; without an operator to stop them, their pods are deleted with them."""
     runs = [_place_of_run(run) for run in _runs(client)]
     for place in runs:
         remove(client, place)
@@ -155,7 +155,7 @@ def _delete_runs(client: Client, namespace: str, timeout_s: float) -> Iterator[P
         if _runs(client) and holder_of(client, namespace) is None:
             for place in runs:
                 _let_go(client, place)
-        # Pods follow the object that owns them.
+        # The garbage collector deletes pods after their owner.
         return not _runs(client) and not _listed(client, "/api/v1/pods", {"labelSelector": RUN_UID})
 
     if not until(are_gone, timeout_s):
@@ -168,7 +168,7 @@ def _delete_runs(client: Client, namespace: str, timeout_s: float) -> Iterator[P
 
 
 def _let_go(client: Client, place: Place) -> None:
-    """Take away what makes a deleted run wait for the operator."""
+    """Remove the finalizer that makes a deleted run wait for the operator."""
     content = find(client, place)
     if content is None:
         return
@@ -181,14 +181,14 @@ def _let_go(client: Client, place: Place) -> None:
 
 
 def _in_use(client: Client) -> dict[str, int]:
-    """Plurals of our kinds to the number of their objects."""
+    """Return the number of objects of each of Fairlead's kinds, by plural."""
     return {plural(kind): len(_listed(client, objects_path(kind))) for kind in kept_kinds()}
 
 
 def _leftovers(client: Client) -> Iterator[Place]:
-    """List what runs were made of, and what they shared.
+    """Yield the objects that runs owned or shared.
 
-    The cluster collects what a deleted run owned, but not at once, and never once the run's kind is gone too.
+    The garbage collector removes objects of a deleted run, but not at once, and never if the run's kind is gone too.
     """
     for group, resource in _OF_RUNS:
         every = Place(group=group, version="v1", resource=resource, name="")
@@ -199,7 +199,7 @@ def _leftovers(client: Client) -> Iterator[Place]:
 
 
 def _bound(client: Client) -> dict[str, list[str]]:
-    """Names of roles to the namespaces in which people are bound to them."""
+    """Return the namespaces with a binding to each role, by the role's name."""
     found: dict[str, list[str]] = {}
     for each in client.items("/apis/rbac.authorization.k8s.io/v1/rolebindings"):
         role = each["roleRef"]
@@ -217,7 +217,7 @@ def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], t
         f"{path.rpartition('/')[2]}/{each['metadata']['name']}"
         for path in (
             f"/api/v1/namespaces/{namespace}/pods",
-            f"/api/v1/namespaces/{namespace}/persistentvolumeclaims",  # a ledger, which nobody deletes by the way
+            f"/api/v1/namespaces/{namespace}/persistentvolumeclaims",  # a ledger, which is never deleted implicitly
             *(objects_path(kind, namespace) for kind in workload_kinds()),
         )
         for each in _listed(client, path)
@@ -232,7 +232,7 @@ def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], t
 
 
 def _removed(client: Client, place: Place, timeout_s: float) -> bool:
-    """Delete and wait until it is gone; whether there was something."""
+    """Delete an object, wait until it is gone, and return whether it existed."""
     if not remove(client, place, foreground=place.resource == "deployments"):
         return False
     if not until(lambda: find(client, place) is None, timeout_s):
@@ -244,7 +244,7 @@ def _removed(client: Client, place: Place, timeout_s: float) -> bool:
 
 
 def _remarks(client: Client, in_use: dict[str, int]) -> list[str]:
-    """Tell what the user has to know of, with the command that ends it."""
+    """Return remarks on what remains, each with the command that removes it."""
     left = []
     num_runs = sum(in_use.get(plural(kind), 0) for kind in workload_kinds())
     if num_runs:
@@ -267,7 +267,7 @@ def _remarks(client: Client, in_use: dict[str, int]) -> list[str]:
 
 
 def _runs(client: Client) -> list[Object]:
-    """The objects of all kinds of workloads."""
+    """Return the objects of all kinds of workloads."""
     return [{"kind": kind, **run} for kind in workload_kinds() for run in _listed(client, objects_path(kind))]
 
 
@@ -279,7 +279,7 @@ def _place_of_run(run: Object) -> Place:
 
 
 def _listed(client: Client, path: str, query: dict[str, str] | None = None) -> list[Object]:
-    """The objects of a list; none where the kind is not known."""
+    """Return the objects of a list; an empty list if the kind is not served."""
     try:
         return list(client.items(path, query))
     except ApiError as error:

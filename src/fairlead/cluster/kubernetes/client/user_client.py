@@ -1,6 +1,6 @@
-"""A Kubernetes cluster as its users meet it: with their own rights, in one namespace, and without the operator's help.
+"""A Kubernetes cluster for its users: with their own rights, in one namespace, and without the operator's help.
 
-A command that looks once asks once. One that waits keeps a watch on the runs, and is answered from that.
+A command that reads once sends one request. A command that waits keeps a watch on the runs and reads from its cache.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ from fairlead.specs.engines import Engine
 from fairlead.specs.model_reference import LATEST, ModelReference, read_reference
 from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.serving import Replica, Serving, scaled_as
-from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.specs.team import Team
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
@@ -76,20 +75,20 @@ if TYPE_CHECKING:
     from fairlead.ledger.usage import Holder
 
 PERSONAL = Limits(per_second=50.0, burst=200)
-"""What one person's command asks of an API server at most."""
+"""Limits of the requests of one user's command."""
 SYNC_S = 30.0
 TRIES = 8
 SAME_S = 1.0
 LEAST_UID = 4
-"""Characters of a uid that name a run."""
+"""Minimum length of a uid's prefix that identifies a run."""
 
 
 class UserClient:
-    """The runs of one namespace; those of another are reached by TEAM/NAME.
+    """The runs of one namespace; those of another are addressed as TEAM/NAME.
 
     Args:
-        is_told: The namespace was asked for, and is not only that of the context.
-        options: Those that a command needs in order to mean this cluster and namespace.
+        is_told: The namespace was given explicitly and does not come from the context alone.
+        options: Options by which another command addresses this cluster and namespace.
     """
 
     has_containers = True
@@ -117,12 +116,12 @@ class UserClient:
         self.client.close()
 
     def prepare(self, spec: Training, directory: Path | None) -> Prepared:
-        """In the namespace that is meant, with the amounts that its pods will ask for."""
+        """Complete a spec with its namespace and the amounts that its pods will request."""
         if directory is None:
             complete = filled(spec)
             return Prepared(spec=complete, notes=tuple(_notes(spec, complete)))
         spec = self.in_its_team(spec)
-        # Here and not above: only what submits needs it.
+        # Imported here because only submission needs it.
         from fairlead.cluster.preflight import pod_model_problem, pod_place_problem
 
         if (problem := pod_place_problem(spec)) is not None:
@@ -147,8 +146,8 @@ class UserClient:
         return Prepared(spec=found.spec, directory=found.directory, taken=found.sentence, notes=tuple(notes))
 
     def _refuse_missing_engine(self, spec: Training) -> None:
-        """Refuse a run whose engine this cluster does not know."""
-        # Here and not above: few runs have an engine.
+        """Refuse a run whose engine the cluster does not have."""
+        # Imported here because few runs have an engine.
         from fairlead.cluster.kubernetes.engines.table import missing, needs_of
 
         for kind, api in needs_of(spec):
@@ -161,7 +160,7 @@ class UserClient:
                 raise Conflict(f"{spec.name}: {missing(spec.engine, kind, api)}.") from error
 
     def _with_origin(self, spec: Training) -> Training:
-        """With the place that ``checkpoint.from`` means, which the pods have to reach."""
+        """Replace ``checkpoint.from`` by the location that it refers to, which the pods must be able to reach."""
         given = spec.checkpoint.origin
         reference = None if given is None else read_reference(given)
         if reference is not None:
@@ -195,11 +194,11 @@ class UserClient:
         return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
 
     def _with_model(self, spec: Replica) -> Replica:
-        """With the place of the version that the model of an endpoint means."""
+        """Replace an endpoint's model reference by the location of that version."""
         reference = read_reference(spec.model_path)
         if reference is None or reference.is_run:
             return spec
-        from fairlead.runtime.checkpoint.remote import open_remote  # here, since few runs serve a model
+        from fairlead.runtime.checkpoint.remote import open_remote  # imported here because few runs serve a model
         from fairlead.runtime.checkpoint.store import step_name
 
         version = self._version(reference, spec.team, f"{spec.service}: model")
@@ -209,8 +208,8 @@ class UserClient:
         return replace(spec, model_path=f"{version.place}/{step_name(steps[-1])}")
 
     def _version(self, reference: ModelReference, team: str, key: str) -> ModelVersion:
-        """Find the version of a model that a key of a spec means, in the namespace of that."""
-        from fairlead.cluster.model_versions import find_version  # here, since few runs begin from a model
+        """Return the version of a model that a spec's key refers to, from the spec's namespace."""
+        from fairlead.cluster.model_versions import find_version  # imported here because few runs begin from a model
 
         there = self if team == self.namespace else UserClient(self.client, namespace=team, options=self._options)
         try:
@@ -221,7 +220,7 @@ class UserClient:
     def launch(
         self, spec: Spec, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
     ) -> Workload[Spec]:
-        """Submit it; its program inherits nothing of our environment."""
+        """Submit a workload; its program inherits nothing from the caller's environment."""
         return cast("Workload[Spec]", self._launch(spec, directory))
 
     def _launch(self, spec: WorkloadSpec, directory: Path | None) -> AnyWorkload:
@@ -233,7 +232,7 @@ class UserClient:
             if run is not None and not run.status.phase.is_final:
                 revised = self.revised(run, spec, directory=directory)
                 if revised is None:
-                    # Told before anything is sent, so that no files are left that nothing owns.
+                    # Raised before anything is uploaded, so that no files without an owner remain.
                     raise name_taken(spec)
                 if run.spec == revised:
                     return self._known(run)
@@ -248,19 +247,19 @@ class UserClient:
         return sent
 
     def revised(self, workload: AnyWorkload, spec: Spec, *, directory: Path | None = None) -> Spec | None:
-        """Return the spec that ``launch`` gives a workload that stays; None for any other."""
+        """Return the spec that ``launch`` would give an existing endpoint or pipeline; None for any other workload."""
         before = workload.spec
         if not _may_change(spec) or type(spec) is not type(before) or not _may_change(before):
             return None
         return cast("Spec", scaled_as(_with_code(spec, directory), before))
 
     def edited_code(self, workload: AnyWorkload, spec: WorkloadSpec, directory: Path | None) -> tuple[str, ...] | None:
-        """Return the files of an endpoint's code that differ from those that would go along now."""
+        """Return the files of an endpoint's code that differ from those that would be uploaded now."""
         return None if directory is None else edited_files(self.code(workload.uid), directory)
 
     def _let_go_of_files(self, endpoint: AnyWorkload) -> None:
-        """Have the files of an endpoint removed that no revision has any more."""
-        for _ in range(TRIES):  # the operator writes meanwhile
+        """Release an endpoint's files that no revision has any more, so that they are removed."""
+        for _ in range(TRIES):  # the operator may write in the meantime
             there = self._read(endpoint.spec.team, endpoint.spec.name, "Serving")
             if there is None or there.uid != endpoint.uid or there.workload is None:
                 return
@@ -271,7 +270,7 @@ class UserClient:
                 return
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
-        """Return the address of an endpoint within the cluster; None where it is over or not known yet."""
+        """Return the address of an endpoint within the cluster; None if it has ended or is not known yet."""
         if workload.status.phase.is_final:
             return None
         if isinstance(workload.spec, Serving) and workload.spec.engine is not None:
@@ -279,7 +278,7 @@ class UserClient:
         return endpoint_url(workload.spec)
 
     def has_gateway(self) -> bool:
-        """Return whether gateways were installed, which everybody who may log in can see then."""
+        """Return whether gateways are installed; every authenticated user can then see them."""
         path = f"/apis/apps/v1/namespaces/{GATEWAY_NAMESPACE}/deployments/{GATEWAY}"
         try:
             self.client.get(path)
@@ -289,23 +288,18 @@ class UserClient:
             return False
         return True
 
-    def engine_problem(self, engine: EndpointEngine | SweepEngine) -> str | None:
-        """Return that this cluster does not know what the engine is given; None where it does."""
-        # Here and not above: few endpoints and sweeps have an engine.
-        from fairlead.cluster.kubernetes.engines import katib
+    def engine_problem(self, engine: EndpointEngine) -> str | None:
+        """Return the problem if the cluster does not have the engine's API; otherwise None."""
+        # Imported here because few endpoints have an engine.
         from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of, missing
 
-        if isinstance(engine, SweepEngine):
-            kind, api = katib.KIND, katib.API
-        else:
-            driver = endpoint_driver_of(engine)
-            kind, api = driver.kind, driver.api
+        driver = endpoint_driver_of(engine)
         try:
-            self.client.get(f"/apis/{api}")
+            self.client.get(f"/apis/{driver.api}")
         except ApiError as error:
             if error.status != 404:
                 raise
-            return missing(engine, kind, api)
+            return missing(engine, driver.kind, driver.api)
         return None
 
     def access_keys(self) -> tuple[AccessKey, ...]:
@@ -318,27 +312,31 @@ class UserClient:
         access_keys.remove_key(self.client, team, name)
 
     def models(self, name: str | None = None) -> tuple[ModelVersion, ...]:
-        """Versions of models of the namespace, those of a name or all, by name and number."""
+        """Return the namespace's versions of one model or of all, by name and number."""
         return model_records.versions_of(self.client, self.namespace, name)
 
     def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
-        """Keep a new version, whose content is there; the version, and False where it was known already."""
+        """Store a new version of existing content; return it, or an equal existing version and False."""
         return model_records.add_version(self.client, self.namespace, given)
 
     def remove_model(self, version: ModelVersion) -> None:
-        """Remove a version, whose content stays where it is.
+        """Remove a version; its content remains in the object store.
 
         Raises:
-            Conflict: It has a stage.
+            Conflict: The version has a stage.
         """
         model_records.remove_version(self.client, self.namespace, version)
 
     def promote_model(self, version: ModelVersion, stage: str) -> ModelVersion:
-        """Give a version a stage, which no other of its name has from then on."""
+        """Give a version a stage, and remove that stage from any other version of its name."""
         return model_records.promote_version(self.client, self.namespace, version, stage)
 
     def in_its_team(self, spec: Spec) -> Spec:
-        """In the namespace that is meant, where it names no team."""
+        """Put a spec that names no team into the client's namespace.
+
+        Raises:
+            Conflict: The spec's team differs from the namespace given explicitly.
+        """
         if spec.team == DEFAULT_TEAM:
             return renamed(spec, spec.name, self.namespace)
         if self._is_told and spec.team != self.namespace:
@@ -395,10 +393,10 @@ class UserClient:
         return tuple(each.spec for each in found if each.spec is not None)
 
     def snapshot(self) -> Snapshot:
-        """Everything on the cluster, asked for once.
+        """Return the state of the whole cluster, read once.
 
         Raises:
-            NotAllowed: Our account may not look at nodes, or at pods and runs of all namespaces.
+            NotAllowed: The user may not read nodes, or pods and runs of all namespaces.
         """
         try:
             return OneShotSnapshot(self.client).snapshot()
@@ -412,7 +410,7 @@ class UserClient:
         return tuple(newest[:limit])
 
     def page(self, listing: Listing) -> tuple[AnyWorkload, ...]:
-        """The workloads of a page of the namespace; all are read, from the watches once these are there."""
+        """Return one page of the namespace's workloads; all are read, from the watches once these are synced."""
         return page_of(self._runs(self.namespace), listing)
 
     def num_kept(self) -> int:
@@ -433,7 +431,7 @@ class UserClient:
         return tuple(run for run in runs if not run.status.phase.is_final)
 
     def select(self, selection: Selection, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
-        """Runs of the namespace; the API server looks for those with the labels."""
+        """Return selected runs of the namespace; the API server filters by labels."""
         runs = self._runs(self.namespace, selection.label_selector)
         found = sorted(filter(selection.matches, runs), key=lambda run: (-run.created_at, run.uid))
         return tuple(found[:limit])
@@ -468,7 +466,7 @@ class UserClient:
         return _events(found, after)
 
     def history(self) -> tuple[tuple[AnyWorkload, ...], tuple[EventRecord, ...]]:
-        """Of all namespaces, or of our own where we may look at no other."""
+        """Return workloads and events of all namespaces, or of the client's own if the user may read no other."""
         try:
             found = tuple(
                 read_workload(content) for kind in workload_kinds() for content in items_of(self.client, kind, None)
@@ -505,23 +503,31 @@ class UserClient:
             except NotFound:
                 return True
 
-        return logs.follow(over, watermark)
+        def num_started() -> int:
+            try:
+                status = self.get(uid).status
+            except NotFound:
+                return 0
+            has_run = status.started_at is not None or status.program_failures > 0 or status.phase is Phase.SUCCEEDED
+            return (status.attempt + 1 if has_run else status.attempt) if status.phase.is_final else 0
+
+        return logs.follow(over, watermark, num_started)
 
     def series(self, uid: str) -> Mapping[str, tuple[Point, ...]]:
-        """Of the pods that are still there, as their reporters have told them; none where we may not read these."""
-        from fairlead.cluster.kubernetes.client.pod_series import read_series  # here, since few commands draw curves
+        """Return the metrics from existing pods' reporters; empty if the user may not read these."""
+        from fairlead.cluster.kubernetes.client.pod_series import read_series  # rarely needed
 
         namespace, _, kind = self._key(uid)
         return {} if is_parent_kind(kind) else read_series(self.client, namespace, uid)
 
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
-        """By what the beginnings of the newest logs say, and what is kept of pods that are gone."""
+        """Return the missing output, derived from the beginnings of the newest logs and output of deleted pods."""
         namespace, _, _ = self._key(workload.uid)
         ranks = workload.spec.ranks_on_each_node
         try:
             return PodLogs(self.client, namespace, workload.uid, EVERYTHING, ranks_per_pod=ranks).dropped()
         except ClusterError:
-            # Whoever may see a run need not be allowed to see its pods.
+            # A user who may read a run may still lack the right to read its pods.
             return ()
 
     def where(self, workload: AnyWorkload) -> str:
@@ -537,10 +543,10 @@ class UserClient:
         return self.client.access.context
 
     def costs(self, by: Grouping, *, since: float, until: float, daily: bool = False) -> Statement[Payer]:
-        """The bills of whole days, UTC, from that of ``since`` to that of ``until``; the last as far as it is known.
+        """Return the costs of whole UTC days, from that of ``since`` to that of ``until``, the last as far as known.
 
         Raises:
-            NotFound, NotAllowed: No costs are kept, or we may not read any.
+            NotFound, NotAllowed: No costs are kept, or the user may not read any.
         """
         return self._published(since, until).statement(by, daily=daily)
 
@@ -548,12 +554,12 @@ class UserClient:
         return {} if self._costs is None else self._costs[1].holders()
 
     def costs_at(self, since: float, until: float) -> tuple[float, str | None]:
-        """Up to when the costs are known, and the team whose they are; None for all."""
+        """Return the time up to which costs are known, and the team whose costs they are; None for all teams."""
         found = self._published(since, until)
         return found.at, found.team
 
     def _published(self, since: float, until: float) -> PublishedCosts:
-        # Here and not above: what only lists runs needs nothing of money.
+        # Imported here because commands that list runs do not need costs.
         from fairlead.cluster.kubernetes.client.published_costs import day_of, read_published
 
         first, last = day_of(since), day_of(until)
@@ -570,7 +576,7 @@ class UserClient:
         return None if found is None else found.microusd_at(time.time())
 
     def goodput_of(self, workload: Workload) -> Goodput | None:
-        from fairlead.ledger.goodput import Goodput  # here and not above: what only lists runs needs nothing of it
+        from fairlead.ledger.goodput import Goodput  # imported here because commands that list runs do not need it
 
         found = self._run_cost(workload)
         if found is None:
@@ -578,7 +584,7 @@ class UserClient:
         return Goodput(ratio=found.goodput, seconds=found.seconds, waiting_s=found.waiting_s)
 
     def _run_cost(self, workload: Workload) -> RunCost | None:
-        """Read what the run's object says; asked for once in a while."""
+        """Read the cost in the run's object, cached for ``SAME_S`` seconds."""
         from fairlead.cluster.kubernetes.manifests.statuses import read_cost  # as above
 
         if not is_leaf(workload):
@@ -603,11 +609,11 @@ class UserClient:
         return f"`kubectl describe {type(workload.spec).__name__.lower()} {where}`"
 
     def space_of(self, workload: AnyWorkload) -> int | None:
-        """None: it is an object of the API server and its pods."""
+        """Return None: the run is an object of the API server and its pods, and takes no local space."""
         return None
 
     def forget(self, workloads: Sequence[AnyWorkload]) -> tuple[bool, ...]:
-        """Have runs that are over deleted, as far as they are as given; the operator lets them go."""
+        """Delete runs that have ended, if they are unchanged; the operator removes their finalizers."""
         return tuple(self._forget(run) for run in workloads)
 
     def _forget(self, workload: AnyWorkload) -> bool:
@@ -629,14 +635,14 @@ class UserClient:
         return True
 
     def sweep(self) -> None:
-        """Nothing: the operator finishes what was begun."""
+        """Do nothing: the operator finishes incomplete actions."""
 
     def keeps(self) -> Retention:
-        """Nothing said: that is the operator's to know."""
+        """Return unlimited retention, as only the operator knows the actual one."""
         return KEEP_ALL
 
     def nudge(self) -> None:
-        """Nothing: the operator sees every change by itself."""
+        """Do nothing: the operator watches for changes."""
 
     def unattended(self) -> str | None:
         return unattended(self.client)
@@ -649,7 +655,7 @@ class UserClient:
         return None if found is None else f"{found} {goes_on}"
 
     def wait(self, timeout_s: float) -> None:
-        """Return when a run has changed; the first wait begins to watch."""
+        """Wait until a run has changed; the first call starts the watches."""
         for namespace in {self.namespace, *(namespace for namespace, _, _ in self._keys.values())}:
             for kind in workload_kinds():
                 if (namespace, kind) not in self._watches:
@@ -680,7 +686,7 @@ class UserClient:
         return self._keys[uid]
 
     def _watch(self, namespace: str, kind: str) -> Cache[AnyObject] | None:
-        """The watch of a kind, once it knows everything."""
+        """Return the watch of a kind, if it is synced; otherwise None."""
         watch = self._watches.get((namespace, kind))
         return watch if watch is not None and watch.is_synced else None
 
@@ -715,7 +721,7 @@ class UserClient:
         return [self._known(each.workload) for each in found if each.workload is not None]
 
     def _named(self, namespace: str, name: str) -> AnyObject | None:
-        """The workload of a name: the one that is not over, or else the newest; a kind has one of each name."""
+        """Return the workload of a name: the unfinished one, or the newest; each kind has at most one of a name."""
         newest: AnyObject | None = None
         for kind in workload_kinds():
             found = self._read(namespace, name, kind)
@@ -737,27 +743,26 @@ class UserClient:
 
 
 def _may_change(spec: WorkloadSpec) -> bool:
-    """Return whether a workload stays, and gets another spec by being submitted again: an endpoint, or a pipeline that
-    runs by itself."""
+    """Return whether another submission updates the workload: an endpoint, or a pipeline with triggers."""
     return isinstance(spec, Serving) or (isinstance(spec, Pipeline) and spec.runs_by_itself)
 
 
 def _with_code(spec: WorkloadSpec, directory: Path | None) -> WorkloadSpec:
-    """Return an endpoint with the name of the code that goes along with it; any other spec as it is."""
+    """Return an endpoint's spec with the name of the uploaded code; any other spec unchanged."""
     if directory is None or not isinstance(spec, Serving):
         return spec
     return replace(spec, code=code_name(directory))
 
 
 def _is_mounted(spec: Training, path: str) -> bool:
-    """Return whether a volume of the run holds a path."""
+    """Return whether a path is on a volume that the run mounts."""
     containers = spec.kubernetes.pod.get("spec", {}).get("containers", [])
     mounts = [mount["mountPath"].rstrip("/") for each in containers for mount in each.get("volumeMounts", [])]
     return any(path == mount or path.startswith(f"{mount}/") for mount in mounts)
 
 
 def _events(found: Iterable[AnyObject], after: int) -> tuple[EventRecord, ...]:
-    """The events of some runs, above a number, in their order."""
+    """Return the events of runs with an id above a number, in order."""
     told = [
         EventRecord(id=kept.id, at=kept.at, workload_uid=each.uid, run=each.name, type=kept.type, reason=kept.reason)
         for each in found
@@ -774,7 +779,7 @@ def _run_of(found: AnyObject) -> AnyWorkload:
 
 
 def _notes(given: Training, complete: Training) -> list[str]:
-    """Tell what the pods ask for beyond what was given, and what becomes of checkpoints."""
+    """Return notes on amounts that were filled in, and on where checkpoints are kept."""
     notes, asked = [], given.resources
     ranks = complete.ranks_on_each_node
     if given.ranks_per_node is None:

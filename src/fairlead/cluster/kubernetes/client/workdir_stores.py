@@ -1,8 +1,8 @@
-"""Keeps working directories that are too large for the API beside the checkpoints of their run.
+"""Stores working directories that are too large for the API beside the checkpoints of their run.
 
-That place outlives pods and is one that they reach, so nothing else has to be set up. An object store we write with the
-credentials that we have here. A volume only pods can reach, so a small run of its own mounts it as the run will, and
-takes the archive in through `exec`; that needs no right that a team's user does not have.
+That storage outlives pods and is reachable from them, so nothing else has to be set up. An object store is written with
+the local user's credentials. A volume is reachable only from pods, so a small separate run mounts it as the run will,
+and receives the archive through `exec`; this needs no right that a team's user does not have.
 """
 
 import json
@@ -44,34 +44,34 @@ LOOK_EVERY_S = 0.5
 READY_MOST_S = 60.0
 OVER_S = 20.0
 Submit = Callable[[Any, Mapping[str, str]], Workload[Any]]
-"""Submits a workload of whatever kind, with annotations."""
+"""Submits a workload of any kind, with annotations."""
 
 
 class Store(Protocol):
-    """A place for archives that pods of a run reach."""
+    """Storage for archives that the pods of a run can reach."""
 
     @property
     def said(self) -> str:
-        """Name it for people."""
+        """The store's name for messages."""
         ...
 
     def keep(self, archive: LargeArchive, folder: str, used: frozenset[str], client: Client, submit: Submit) -> str:
-        """Put it there unless it is there already; where pods find it.
+        """Store an archive unless it is stored already, and return the path or URL at which pods find it.
 
         Args:
-            folder: Of this namespace of this cluster alone.
-            used: Digests of archives that are needed; others of the folder are removed when this one is sent.
-            submit: Takes a run in, for a store that only pods reach.
+            folder: Name unique to this namespace of this cluster.
+            used: Digests of needed archives; others in the folder are removed when this one is uploaded.
+            submit: Submits a run, for a store that only pods can reach.
 
         Raises:
-            ClusterError: It cannot be put there.
-            RuntimeFault: An object store is not reached, or needs another package here.
+            ClusterError: The archive cannot be stored.
+            RuntimeFault: An object store cannot be reached, or needs another package on this machine.
         """
         ...
 
 
 def store_of(spec: Training) -> Store | None:
-    """The one that a run brings with it: where its checkpoints go, if that outlives pods; None if that does not."""
+    """Return the store of a run's checkpoints; None if it does not outlive pods."""
     to = spec.checkpoint.to
     if to is None:
         return None
@@ -84,7 +84,7 @@ def store_of(spec: Training) -> Store | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStore:
-    """One that fsspec knows, by its URL."""
+    """An object store that fsspec supports, by its URL."""
 
     place: str
 
@@ -116,8 +116,8 @@ class Volume:
     """A directory of a volume that the run's pods mount.
 
     Attributes:
-        path: In the run's pods.
-        volume: Its name in the spec.
+        path: Path in the run's pods.
+        volume: Name of the volume in the spec.
     """
 
     spec: Training
@@ -144,7 +144,7 @@ class Volume:
         return path
 
     def _hand_over(self, client: Client, run: Workload, source: Path, path: str, keep: list[str]) -> None:
-        """Until the run has ended well, which it does as soon as the archive is there, or was before."""
+        """Wait until the receiving run has succeeded, which it does once the archive is there, and send the archive."""
         deadline, sending = time.monotonic() + START_MOST_S, None
         late = f" after {describe_duration(START_MOST_S)}"
         while True:
@@ -154,8 +154,8 @@ class Volume:
                 return
             is_late = time.monotonic() > deadline
             is_current = sending is not None and sending.attempt == now.status.attempt
-            # What was there already ends the pod before anything can be sent to it, which is no problem; and a pod
-            # that was lost has another after it.
+            # If the archive exists already, the pod ends before anything can be sent, which is no problem; a lost pod
+            # is replaced by another one.
             if sending is not None and is_current and sending.problem and (phase.is_final or sending.is_long_over):
                 raise ClusterError(f"The working directory cannot be taken to {self.said}: {sending.problem}")
             if phase.is_final or (sending is None and is_late):
@@ -169,9 +169,9 @@ class Volume:
 
 
 class _Sending(threading.Thread):
-    """Hands an archive to a pod of which `receive` knows what to do with it.
+    """Sends an archive to a pod that executes `receive`.
 
-    A thread, since the API server may keep such a stream open when its command has died.
+    It is a thread, because the API server may keep such a stream open after its command has died.
     """
 
     def __init__(self, client: Client, member: Member, attempt: int, source: Path, path: str, keep: list[str]) -> None:
@@ -183,7 +183,7 @@ class _Sending(threading.Thread):
 
     @property
     def is_long_over(self) -> bool:
-        """Its problem is no moment's any more."""
+        """True once it has ended for long enough that its problem is not transient."""
         return self._over_at is not None and time.monotonic() - self._over_at > OVER_S
 
     def run(self) -> None:
@@ -194,7 +194,7 @@ class _Sending(threading.Thread):
         self._over_at = time.monotonic()
 
     def _send(self) -> str:
-        """Send it, and return what is wrong; nothing when it has arrived."""
+        """Send the archive and return the problem; empty if it arrived."""
         member, said = self._member, bytearray()
         argv = (member.python, RUNTIME, "receive", self._path)
         opened = exec_stream(self._client.access, member.path, argv, container=RANKS, stdin=True, tty=False)
@@ -212,7 +212,7 @@ class _Sending(threading.Thread):
         return words if code != 0 else ""
 
     def _pump(self, stream: ExecStream, ready: threading.Event) -> None:
-        """Copy to the end; what breaks is told by the stream's own end."""
+        """Copy the archive to the stream; the end of the stream reports a failure."""
         if not ready.wait(READY_MOST_S):
             return
         try:
@@ -226,7 +226,7 @@ class _Sending(threading.Thread):
 
 
 def _begin(client: Client, run: Workload, source: Path, path: str, keep: list[str]) -> _Sending | None:
-    """None while no pod of the run is there to take it."""
+    """Start sending, and return None if no pod of the run can receive yet."""
     try:
         member = member_of(client, run, 0)
     except Conflict:
@@ -244,7 +244,7 @@ def _read(client: Client, run: Workload) -> Workload:
 
 
 def receiving(spec: Training, path: str) -> Training:
-    """The run that takes an archive in: the volumes of the one that is to come, where it may run, and little else."""
+    """Return the spec of the receiving run: the volumes and placement of the original run, and little else."""
     kept = spec.kubernetes.pod
     pod = dict(kept.get("spec") or {})
     pod.pop("initContainers", None)
@@ -277,5 +277,5 @@ def _remove(system: Any, path: str, place: str) -> None:
     try:
         translated(lambda: system.rm_file(path), f"{place} keeps what is not needed")
     except (StoreUnavailable, FileNotFoundError):
-        # Whoever may not remove, or came second, leaves it; whoever sends next tries again.
+        # A client without delete permission, or one that lost the race, leaves it; the next upload retries.
         return

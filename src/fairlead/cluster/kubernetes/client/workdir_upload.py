@@ -1,7 +1,7 @@
-"""Sends a directory of the user along with a run, in ConfigMaps that the run owns or through a store of the team.
+"""Uploads a user's directory with a run, in ConfigMaps that the run owns or through a store of the team.
 
-A ``workdir`` that is given is taken along. Without one the image has the program; and a run that names no image either
-takes the directory of its file, since its program can be nowhere else.
+A given ``workdir`` is uploaded. Without one the image has the program; a run that names no image either uploads the
+directory of its file, because its program can be nowhere else.
 """
 
 import time
@@ -39,19 +39,19 @@ from fairlead.state.snapshot import AnyWorkload
 from fairlead.text.quantities import describe_memory, plural
 
 HERE = "."
-MOST_STORED_BYTES = 8 * 1024**3  # of files before they are packed; every pod unpacks them onto its node's disk
+MOST_STORED_BYTES = 8 * 1024**3  # of files before packing; every pod unpacks them onto its node's disk
 KEEPER = "fairlead-upload"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkdirUpload:
-    """The directory and files that were chosen.
+    """The chosen directory and files.
 
     Attributes:
-        spec: With ``workdir`` as it is kept; that of another person says the same.
-        directory: Whose files are taken along; None for none.
-        sentence: What is taken along, for people.
-        note: The same for a plan; None when nothing was asked for.
+        spec: The spec with ``workdir`` as it is stored, which is the same for every user.
+        directory: Directory whose files are uploaded; None for none.
+        sentence: Description of the upload, for users.
+        note: The same for a plan; None if no directory was requested.
     """
 
     spec: Training
@@ -61,11 +61,11 @@ class WorkdirUpload:
 
 
 def choose(spec: Training, directory: Path) -> WorkdirUpload:
-    """Choose what goes along with a spec whose file is in ``directory``.
+    """Choose the files to upload with a spec whose file is in ``directory``.
 
     Raises:
-        InvalidSpec: It is not there, or lacks the program that only it can have.
-        Conflict: It is too large, or the pods were to see the directory itself.
+        InvalidSpec: The directory does not exist, or lacks a program that only it can have.
+        Conflict: The directory is too large, or ``snapshot: false`` was requested.
     """
     if spec.workdir is None and spec.image is not None:
         return WorkdirUpload(spec=spec)
@@ -108,15 +108,15 @@ def choose(spec: Training, directory: Path) -> WorkdirUpload:
 
 
 def _names(directory: Path) -> frozenset[str]:
-    """List what goes along, by paths below the directory."""
+    """Return the files to upload, as paths below the directory."""
     return frozenset(path.relative_to(directory).as_posix() for path in workdir.files(directory))
 
 
 def send(client: Client, spec: Spec, directory: Path, submit: Submit) -> AnyWorkload:
-    """Send the files, submit the workload, and make the files its own; children of a parent have the parent's.
+    """Upload the files, submit the workload, and make it their owner; children of a parent use the parent's files.
 
-    Whoever is killed before the run is there leaves files that nothing owns, for a later run to see to, and no run that
-    waits for files for ever.
+    If this process is killed before the run exists, files without an owner remain, which a later run cleans up, but
+    never a run that waits for files forever.
     """
     archive, uploads = pack(directory), Uploads(client, spec.team)
     with _explained(spec.team):
@@ -127,18 +127,18 @@ def send(client: Client, spec: Spec, directory: Path, submit: Submit) -> AnyWork
         _put(client, spec.team, archive, None)
     workload = submit(spec, {WORKDIR: archive.annotation, **revision_of(directory)})
     with _explained(spec.team):
-        # Once more as a whole: another run's end may have taken them away meanwhile.
+        # Apply all parts again: the end of another run may have removed them in the meantime.
         _put(client, spec.team, archive, workload)
         uploads.end(archive.annotation)
     return workload
 
 
 def let_go(client: Client, endpoint: AnyObject, needed: RevisionFiles) -> bool:
-    """Own the files of an endpoint no more that are not needed; the cluster removes those that no other run owns.
+    """Remove an endpoint's ownership of unneeded files; the garbage collector removes those without another owner.
 
-    Returns False where the endpoint was no longer as it was found.
+    Returns False if the endpoint has changed in the meantime.
 
-    Whoever is killed between the two writes leaves them until the endpoint goes.
+    If this process is killed between the two writes, the files remain until the endpoint is deleted.
     """
     if needed == endpoint.files or endpoint.workload is None:
         return True
@@ -160,7 +160,7 @@ def let_go(client: Client, endpoint: AnyObject, needed: RevisionFiles) -> bool:
 
 
 def is_same(annotation: str, directory: Path) -> bool:
-    """Return whether a run that says this of its working directory has the files that are in the directory now."""
+    """Return whether a run with this annotation has the same files as the directory has now."""
     stored = stored_digest(annotation)
     if stored is None:
         archive = pack(directory)
@@ -170,7 +170,7 @@ def is_same(annotation: str, directory: Path) -> bool:
 
 
 def _send_large(client: Client, spec: Spec, directory: Path, submit: Submit, uploads: Uploads) -> AnyWorkload:
-    """The same by way of a store, which the archive's name alone comes from through the API."""
+    """Upload through a store, so that only the archive's name passes through the API."""
     run = next(run for run in runs_of(spec) if run.workdir is not None)
     store = _store_for(renamed(run, spec.name, spec.team), directory, measure(directory))
     with packed_large(directory) as archive:
@@ -182,10 +182,10 @@ def _send_large(client: Client, spec: Spec, directory: Path, submit: Submit, upl
 
 
 def _store_for(spec: Training, directory: Path, what: Tree) -> Store:
-    """Choose where files go that are too large for the API.
+    """Choose the store for files that are too large for the API.
 
     Raises:
-        Conflict: There is no such place, or they are too large for it as well.
+        Conflict: There is no such store, or they are too large for it as well.
     """
     name, num_bytes = what.largest
     found = (
@@ -210,7 +210,7 @@ def _store_for(spec: Training, directory: Path, what: Tree) -> Store:
 
 
 def _put(client: Client, namespace: str, archive: Archive, workload: AnyWorkload | None) -> None:
-    """Apply each part; an owner by a manager of its own, so that runs that share files each keep theirs."""
+    """Apply each part, each owner with a separate field manager, so that runs that share files keep their ownership."""
     manager = KEEPER if workload is None else _manager(workload)
     for name, body in zip(part_names(archive.annotation), render_parts(archive, namespace, workload), strict=True):
         path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
@@ -218,7 +218,7 @@ def _put(client: Client, namespace: str, archive: Archive, workload: AnyWorkload
 
 
 def _manager(workload: AnyWorkload) -> str:
-    """Name the field manager by which a workload owns files."""
+    """Return the field manager by which a workload owns files."""
     return f"fairlead-run-{workload.uid[:13]}"
 
 

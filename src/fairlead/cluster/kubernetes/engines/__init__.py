@@ -1,5 +1,5 @@
-"""Controllers that a cluster already has, driven rather than rebuilt: a run becomes one object of theirs, and back.
+"""Drivers for controllers that a cluster already has: a run becomes an object of theirs, whose status is read.
 
-One file an engine, one table of them all. Everything here is pure: what is rendered is created, watched and deleted by
-``operator/engines/``. No request is made here, and nothing is decided.
+There is one file for each engine, and one table of all engines. Everything here is pure: ``operator/engines/`` creates,
+watches and deletes the rendered objects. This package makes no requests and no decisions.
 """

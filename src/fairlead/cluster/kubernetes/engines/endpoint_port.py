@@ -1,8 +1,7 @@
-"""The port to an engine of endpoints: pure functions from an endpoint to the object that its controller takes, and from
-that to our words.
+"""The port to an engine of endpoints: pure functions that render an endpoint's object and read its status.
 
-An endpoint has one object there, of its own name, which is given the revision that is to serve; the engine brings it
-about. It is deleted to stop the endpoint, and made anew to resume it.
+An endpoint has one object, named like the endpoint, which contains the revision to serve; the engine rolls it out. The
+object is deleted to stop the endpoint, and created again to resume it.
 """
 
 import hashlib
@@ -21,12 +20,12 @@ from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.snapshot import Workload
 
 GIVEN = f"{names.DOMAIN}/given"
-"""Annotation of an object: a hash of all that it was given, so that it is known whether that is another by now."""
+"""Annotation of an object: a hash of its rendered content, by which a change is detected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A revision of an endpoint, with the endpoint's whole spec as of it."""
+    """A revision of an endpoint, with the endpoint's complete spec at that revision."""
 
     name: str
     spec: Serving
@@ -34,14 +33,14 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """An endpoint as it is handed over.
+    """An endpoint as it is submitted to an engine.
 
     Attributes:
-        target: The revision that is to serve.
-        beside: The one before, where that gets a part of the requests; None where the target gets all.
-        percent: Of the requests for the target.
-        device: What each pod asks a node for; None without GPUs.
-        models: Alternatives of key and value of labels, one of which a node must have; none for any node.
+        target: The revision to serve.
+        beside: The previous revision while it gets a share of the requests; None if the target gets all.
+        percent: Percentage of the requests for the target.
+        device: The resource that each pod requests; None without GPUs.
+        models: Alternative labels as key and value, one of which a node must have; empty for any node.
     """
 
     workload: Workload[Serving]
@@ -53,40 +52,40 @@ class Handover:
 
 
 class EndpointDriver(Protocol):
-    """The port; a module of this package has one as ``DRIVER``."""
+    """The port; a module of this package implements it as ``DRIVER``."""
 
     engine: EndpointEngine
     api: str
-    """Its API's group and version, as in an object's ``apiVersion``."""
+    """Group and version of its API, as in an object's ``apiVersion``."""
     kind: str
     plural: str
     made: tuple[str, str]
-    """API and plural of what the engine makes of it that counts its pods; it has the object's labels."""
+    """API and plural of the objects that the engine creates from it and that count pods; they have its labels."""
 
     def render(self, handover: Handover) -> Object:
-        """The object."""
+        """Render the object."""
         ...
 
     def observe(self, content: Mapping[str, Any], made: Iterable[Mapping[str, Any]]) -> EngineEndpoint:
-        """Read what an object's status says, and that of what was made of it, whatever is missing of them."""
+        """Read the status of an object and of the objects created from it; any part may be missing."""
         ...
 
 
 def rendered(driver: EndpointDriver, handover: Handover) -> Object:
-    """The object with what tells that it is ours, and what it was given."""
+    """Render the object with an annotation that has the hash of its content."""
     content = driver.render(handover)
     content["metadata"].setdefault("annotations", {})[GIVEN] = digest(content)
     return content
 
 
 def digest(content: Object) -> str:
-    """A short hash of an object."""
+    """Return a short hash of an object."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def metadata(handover: Handover, engine: EndpointEngine) -> Object:
-    """The metadata of an endpoint's object."""
+    """Return the metadata of an endpoint's object."""
     run = handover.workload
     return {
         "name": endpoint_name(run.spec),
@@ -97,7 +96,7 @@ def metadata(handover: Handover, engine: EndpointEngine) -> Object:
 
 
 def labels(workload: Workload[Serving], version: Version, engine: EndpointEngine) -> dict[str, str]:
-    """The labels of a revision's object and of what is made of it."""
+    """Return the labels of a revision's object and of the objects created from it."""
     return {
         **version.spec.labels,
         names.MANAGED_BY: names.MANAGER,
@@ -109,10 +108,10 @@ def labels(workload: Workload[Serving], version: Version, engine: EndpointEngine
 
 
 def environment(version: Version, *, model: str) -> dict[str, str]:
-    """The variables that the program of a revision finds, but for ``PORT``, which is each engine's own.
+    """Return the environment of a revision's program, without ``PORT``, which differs by engine.
 
     Args:
-        model: Where the model is for the program.
+        model: Path or URL of the model for the program.
     """
     replica = version.spec.replica(version.name)
     told = {
@@ -129,7 +128,7 @@ def environment(version: Version, *, model: str) -> dict[str, str]:
 
 
 def falsity(content: Mapping[str, Any], type_: str = "Ready") -> str:
-    """Return why a condition is not true, as a clause; empty where nobody says."""
+    """Return why a condition is not true, as a clause; empty if no reason is given."""
     conditions = (content.get("status") or {}).get("conditions") or ()
     found = next((each for each in conditions if each.get("type") == type_ and each.get("status") != "True"), None)
     return "" if found is None else words(found, fallback="")

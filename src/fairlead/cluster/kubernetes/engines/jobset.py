@@ -1,4 +1,4 @@
-"""JobSet: the gang as two Jobs, its first pod and the others, that succeed together and fail together."""
+"""JobSet: the gang as two Jobs, one for its first pod and one for the others, which succeed and fail together."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ OF_A_START: Mapping[str, Any] = {
     "successPolicy": {"operator": "All"},
     "failurePolicy": {"maxRestarts": 0},
 }
-"""Rules of a JobSet that never restarts and has no Service: the run has one."""
+"""Settings of a JobSet that never restarts and has no Service, because the run has one."""
 
 
 class JobSet:
@@ -25,7 +25,7 @@ class JobSet:
     beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
-        """One JobSet, without restarts of its own and without a Service: the run has one."""
+        """Render one JobSet, without restarts and without a Service, because the run has one."""
         queue = start.workload.spec.queue
         content: Object = {
             "apiVersion": self.api,
@@ -40,12 +40,12 @@ class JobSet:
         return (queued(content, queue),)
 
     def observe(self, content: Mapping[str, Any]) -> Observation:
-        """By its conditions, and by how many of its Jobs are active."""
+        """Read its conditions and the number of its active Jobs."""
         return observe_jobs(content, "its JobSet")
 
 
 def replicated_jobs(start: Submission, engine: Engine, names: tuple[str, str] = ("first", "others")) -> list[Object]:
-    """The two Jobs of a gang; one for a gang of one."""
+    """Return the two Jobs of a gang; one Job for a gang of one pod."""
     nodes = start.workload.spec.nodes
     first = pod_template(start, engine, label=JOB_INDEX)
     found = [{"name": names[0], "replicas": 1, "template": {"spec": indexed(first, 1)}}]
@@ -56,7 +56,7 @@ def replicated_jobs(start: Submission, engine: Engine, names: tuple[str, str] = 
 
 
 def indexed(template: Object, count: int) -> Object:
-    """The spec of a Job of so many pods, numbered, that fails with the first of them."""
+    """Return the spec of an Indexed Job of ``count`` pods that fails with the first failed pod."""
     return {
         "completionMode": "Indexed",
         "completions": count,
@@ -68,7 +68,7 @@ def indexed(template: Object, count: int) -> Object:
 
 
 def observe_jobs(content: Mapping[str, Any], what: str) -> Observation:
-    """As JobSets and what is made of them tell it."""
+    """Read the status of a JobSet, or of an object that has a JobSet's conditions."""
     status = content.get("status") or {}
     if condition(content, "Completed") or condition(content, "Complete"):
         return Observation(stage=Stage.SUCCEEDED)

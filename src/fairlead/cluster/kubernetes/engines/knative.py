@@ -1,4 +1,4 @@
-"""Knative Serving: a Service whose revisions are named by ours, so that requests can be divided among them."""
+"""Knative Serving: a Service whose revisions have Fairlead's names, so that traffic can be split among them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -31,7 +31,7 @@ class Knative:
     made = ("serving.knative.dev/v1", "revisions")
 
     def render(self, handover: Handover) -> Object:
-        """One Service with the template of the target; the revision beside it is there from before."""
+        """Render one Service with the target's template; the revision beside it already exists."""
         template = _template(handover, handover.target)
         traffic = [{"revisionName": template["metadata"]["name"], "percent": handover.percent}]
         if handover.beside is not None:
@@ -45,7 +45,7 @@ class Knative:
         }
 
     def observe(self, content: Mapping[str, Any], made: Iterable[Mapping[str, Any]]) -> EngineEndpoint:
-        """By its condition, once that is of the object as it is; replicas are those of all revisions."""
+        """Read its condition, if that is of the current generation; replicas are those of all revisions."""
         status = content.get("status") or {}
         is_current = status.get("observedGeneration") == content["metadata"].get("generation")
         is_ready = is_current and condition(content, "Ready") is not None
@@ -59,7 +59,7 @@ class Knative:
 
 
 def _template(handover: Handover, version: Version) -> Object:
-    """The template of a revision. Knative keeps each under its name for good, so the name follows from all of it."""
+    """Return a revision's template. Knative revisions are immutable, so the name contains a hash of the content."""
     spec = version.spec
     annotations = {
         f"{SCALING}/class": f"kpa.{SCALING}",
@@ -67,7 +67,7 @@ def _template(handover: Handover, version: Version) -> Object:
         f"{SCALING}/min-scale": str(spec.replicas),
         f"{SCALING}/max-scale": str(spec.most),
         f"{SCALING}/target": f"{spec.scale.concurrency:g}",
-        # Of the target, not of a share of it.
+        # 100 % of the target, rather than Knative's default share of it.
         f"{SCALING}/target-utilization-percentage": "100",
         f"{SCALING}/window": f"{spec.scale.window_s:g}s",
         f"{SCALING}/scale-to-zero-pod-retention-period": f"{spec.scale.idle_s:g}s",

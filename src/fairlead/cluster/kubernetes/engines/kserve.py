@@ -1,4 +1,4 @@
-"""KServe in Standard mode: an InferenceService with a container of ours, of which it makes a Deployment."""
+"""KServe in Standard mode: an InferenceService with a custom container, from which it creates a Deployment."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,20 +11,20 @@ from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.state.engine_endpoints import EngineEndpoint
 
 CONTAINER = "kserve-container"
-"""The name by which KServe looks for the server's container."""
+"""The name that KServe requires for the server's container."""
 MODEL_DIR = "/mnt/models"
-"""The place to which KServe's own init container brings what ``STORAGE_URI`` names."""
+"""Directory into which KServe's own init container downloads ``STORAGE_URI``."""
 
 
 class KServe:
-    """The port to KServe, 0.16 and later: those before have another word for the mode."""
+    """The port to KServe, 0.16 and later; earlier versions have another name for the mode."""
 
     engine = EndpointEngine.KSERVE
     api, kind, plural = "serving.kserve.io/v1beta1", "InferenceService", "inferenceservices"
     made = ("apps/v1", "deployments")
 
     def render(self, handover: Handover) -> Object:
-        """One InferenceService; KEDA scales it where it goes by a query, and nobody where it does not vary."""
+        """Render one InferenceService; KEDA scales it by a query, or nothing does if its size is fixed."""
         spec = handover.target.spec
         about = metadata(handover, self.engine)
         about["annotations"] = {
@@ -53,7 +53,7 @@ class KServe:
         return {"apiVersion": self.api, "kind": self.kind, "metadata": about, "spec": {"predictor": predictor}}
 
     def observe(self, content: Mapping[str, Any], made: Iterable[Mapping[str, Any]]) -> EngineEndpoint:
-        """By its condition, and by the Deployment that rolls: the condition is true of an old revision as of a new."""
+        """Read its condition and its Deployment's roll-out, because the condition also holds for an old revision."""
         given = content["metadata"].get("labels", {}).get(names.REVISION, "")
         roll = rolled(made, given)
         is_ready = condition(content, "Ready") is not None
@@ -68,7 +68,7 @@ class KServe:
 
 
 def _variables(handover: Handover) -> dict[str, str]:
-    """With a model that is a URL brought by KServe."""
+    """Return the server's variables; KServe downloads a model that is a URL."""
     model = handover.target.spec.model or ""
     is_url = "://" in model
     found = environment(handover.target, model=MODEL_DIR if is_url else model)

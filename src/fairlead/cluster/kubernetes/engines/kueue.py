@@ -1,4 +1,4 @@
-"""Kueue: a plain Job that Kueue lets start, and takes back, by its quotas; and Kueue's words on whatever it queues."""
+"""Kueue: a plain Job that Kueue admits and evicts by its quotas, and the reasons that Kueue gives."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,11 @@ from fairlead.cluster.kubernetes.names import JOB_INDEX
 from fairlead.specs.engines import Engine
 
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/workloads"
-"""The object in which Kueue says why something waits; owned by what waits."""
+"""Path of Kueue's Workloads, which have the reason why their owner is pending."""
 
 
 class Kueue:
-    """The port to Kueue; ``api`` is what it needs, as Jobs themselves are everywhere."""
+    """The port to Kueue; ``api`` is that of Jobs, which every cluster has."""
 
     engine = Engine.KUEUE
     api, kind, plural = "batch/v1", "Job", "jobs"
@@ -22,7 +22,7 @@ class Kueue:
     beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
-        """One Job, suspended until Kueue admits it."""
+        """Render one Job, suspended until Kueue admits it."""
         template = pod_template(start, self.engine, label=JOB_INDEX)
         content: Object = {
             "apiVersion": self.api,
@@ -33,7 +33,7 @@ class Kueue:
         return (queued(content, start.workload.spec.queue),)
 
     def observe(self, content: Mapping[str, Any]) -> Observation:
-        """By the Job's conditions and active pods."""
+        """Read the Job's conditions and active pods."""
         if condition(content, "Complete"):
             return Observation(stage=Stage.SUCCEEDED)
         if (failed := condition(content, "Failed")) is not None:
@@ -48,13 +48,13 @@ class Kueue:
 
 
 def owner_uid(content: Mapping[str, Any]) -> str | None:
-    """The uid of what a Workload of Kueue stands for."""
+    """Return the uid of the object that owns a Kueue Workload."""
     owners = content["metadata"].get("ownerReferences") or ()
     return next((str(each["uid"]) for each in owners if each.get("controller")), None)
 
 
 def explain(content: Mapping[str, Any]) -> str:
-    """Tell why a Workload of Kueue waits, as a sentence without its full stop; empty for one that it has admitted."""
+    """Return why a Kueue Workload is pending, as a sentence without its full stop; empty once admitted."""
     queue = (content.get("spec") or {}).get("queueName") or ""
     if condition(content, "Admitted"):
         return ""

@@ -1,7 +1,7 @@
-"""The pods of a run as one template for an engine, which makes them and numbers them by a label of its own.
+"""The pods of a run as one template for an engine, which creates the pods and numbers them by a label.
 
-They are the pods that we would create, with the same runtime, environment and volumes, but for what is a pod's alone:
-name, node and place in the gang. That place the runtime reads from the engine's label when it starts.
+They are the pods that Fairlead would create, with the same runtime, environment and volumes, except for the fields of a
+single pod: name, node and index in the gang. The runtime reads the index from the engine's label when it starts.
 """
 
 from typing import Any
@@ -17,16 +17,16 @@ from fairlead.state.snapshot import Grant
 
 
 def pod_template(start: Submission, engine: Engine, *, label: str, base: int = 0, reports: bool = True) -> Object:
-    """The template of the pods that a label numbers from ``base`` on.
+    """Return the template of the pods that a label numbers from ``base`` on.
 
     Args:
-        label: Of the engine, with the number of each pod among those of the template.
-        reports: The first of them is the gang's first, which tells of progress.
+        label: The engine's label with the number of each pod within the template.
+        reports: The template's first pod is the gang's first pod, which reports progress.
     """
     pod = _member(start, engine)
     pod["metadata"]["labels"][names.INDEX_BASE] = str(base)
     ranks = _container(pod["spec"], engine)
-    # The runtime takes its place from these and keeps them to itself.
+    # The runtime reads its index from these variables and does not pass them to the program.
     ranks["env"] = [
         {"name": "FAIRLEAD_INDEX", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}},
         {"name": "FAIRLEAD_INDEX_BASE", "value": str(base)},
@@ -38,10 +38,10 @@ def pod_template(start: Submission, engine: Engine, *, label: str, base: int = 0
 
 
 def bare_template(start: Submission, engine: Engine, *, index: int, reports: bool) -> Object:
-    """The template of one pod that the engine starts with a command of its own.
+    """Return the template of one pod that the engine starts with its own command.
 
     Args:
-        reports: The program runs in it, later, and finds there what the runtime is told.
+        reports: The program later runs in this pod and needs the runtime's instructions.
     """
     pod = _member(start, engine)
     pod["metadata"]["labels"][names.INDEX] = str(index)
@@ -56,7 +56,7 @@ def bare_template(start: Submission, engine: Engine, *, index: int, reports: boo
 
 
 def metadata(start: Submission, engine: Engine) -> Object:
-    """The metadata of every object of a start."""
+    """Return the metadata of every object of an attempt."""
     run = start.workload
     return {
         "name": names.engine_object_name(run.spec, start.attempt),
@@ -76,9 +76,9 @@ QUEUE_NAME = "kueue.x-k8s.io/queue-name"
 
 
 def queued(content: Object, queue: str | None) -> Object:
-    """An object that Kueue may admit; without a queue as it is.
+    """Add the queue's label to an object that Kueue may admit; without a queue return it unchanged.
 
-    It is created suspended, as Kueue's own webhook would have it, so that nothing runs where that is missing.
+    The object is created suspended, as Kueue's webhook would make it, so that nothing runs if the webhook is missing.
     """
     if queue is not None:
         content["metadata"]["labels"][QUEUE_NAME] = queue
@@ -86,7 +86,7 @@ def queued(content: Object, queue: str | None) -> Object:
 
 
 def _member(start: Submission, engine: Engine) -> Object:
-    """The first pod of the gang, less what is its own."""
+    """Return the first pod of the gang without the fields of a single pod."""
     spec = start.workload.spec
     grant = Grant(cpu_milli=spec.resources.cpu_milli or 0, memory_bytes=spec.resources.memory_bytes or 0)
     member = CreatePod(attempt=start.attempt, index=0, node="", grant=grant)

@@ -1,8 +1,8 @@
-"""The port to an engine: pure functions from a run to the object that its controller takes, and from that to our words.
+"""The port to an engine: pure functions that render a run's objects and read their status.
 
-An object stands for one start of the run. It is named by the run and the start's number, so that an operator that is
-killed and started again finds the one there is; it is deleted to stop the run; and it never tries again by itself, as
-``retry`` of the run says when there is another start, with an object of its own. See docs/decisions/0054.
+An object represents one attempt of the run. Its name consists of the run's name and the attempt, so that an operator
+that is killed and restarted finds the existing object. It is deleted to stop the run. It never retries by itself,
+because the run's ``retry`` decides about another attempt, which has a separate object. See docs/decisions/0054.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Object = dict[str, Any]
 
 
 class Stage(StrEnum):
-    """The part of its life in which an engine's object is."""
+    """The stage of an engine's object."""
 
     WAITING = "Waiting"
     RUNNING = "Running"
@@ -29,10 +29,10 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The life of an object, as its status tells it.
+    """The state of an object, read from its status.
 
     Attributes:
-        message: Why it waits or has failed, as a sentence without its full stop; empty where nobody says.
+        message: Why it is pending or has failed, as a sentence without its full stop; empty if no reason is given.
     """
 
     stage: Stage
@@ -41,12 +41,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One start of a run, as it is handed over.
+    """One attempt of a run, as it is submitted to an engine.
 
     Attributes:
-        settings: What the cluster decides for all pods.
-        device: What each pod asks a node for; None for a run without GPUs.
-        models: Alternatives of key and value of labels, one of which a node must have; none for any node.
+        settings: Settings of the cluster for all pods.
+        device: The resource that each pod requests; None for a run without GPUs.
+        models: Alternative labels as key and value, one of which a node must have; empty for any node.
     """
 
     workload: Workload
@@ -57,37 +57,37 @@ class Submission:
 
 
 class Driver(Protocol):
-    """The port; a module of this package has one as ``DRIVER``."""
+    """The port; a module of this package implements it as ``DRIVER``."""
 
     engine: Engine
     api: str
-    """Its API's group and version, as in an object's ``apiVersion``."""
+    """Group and version of its API, as in an object's ``apiVersion``."""
     kind: str
     plural: str
     launches: bool
-    """The engine starts the program itself: how it ended is what the object says, and not what its pods say."""
+    """The engine itself starts the program, so the outcome is that of the object and not of its pods."""
     beside: tuple[str, ...]
-    """Kinds of objects that are rendered before the one that is observed, and go with it."""
+    """Kinds of objects that are rendered before the observed one and deleted with it."""
 
     def render(self, start: Submission) -> tuple[Object, ...]:
-        """The objects of a start; the last is the one that is observed, and those before it are what it refers to.
+        """Render the objects of an attempt; the last one is observed, and refers to those before it.
 
-        All have the same name, and labels and owner of the run.
+        All have the same name, and the labels and owner of the run.
         """
         ...
 
     def observe(self, content: Mapping[str, Any]) -> Observation:
-        """Read what an object's status says, whatever is missing of it."""
+        """Read an object's status; any part may be missing."""
         ...
 
 
 def condition(content: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
-    """A condition of an object, where it is true."""
+    """Return a condition of an object if it is true; otherwise None."""
     found = (content.get("status") or {}).get("conditions") or ()
     return next((each for each in found if each.get("type") == type_ and each.get("status") == "True"), None)
 
 
 def words(found: Mapping[str, Any], *, fallback: str) -> str:
-    """Somebody else's reason and message as a clause of ours."""
+    """Return the message or reason of another controller as a clause of at most 400 characters."""
     message = " ".join(str(found.get("message") or found.get("reason") or "").split()).rstrip(".")
     return message[:400] or fallback

@@ -1,4 +1,4 @@
-"""KubeRay: a Ray cluster of the run's nodes, on whose head the program runs as Ray's driver, and which ends with it."""
+"""KubeRay: a Ray cluster on the run's nodes; the program runs as Ray's driver on its head and ends the cluster."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ class RayJob:
     beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
-        """One RayJob; the head is the first pod, every other pod a group of one, so that each has its place."""
+        """Render one RayJob: the head is the first pod, and each other pod is a group of one, which fixes its index."""
         spec = start.workload.spec
         head = bare_template(_lone(start), self.engine, index=0, reports=True)
         queue = spec.queue
@@ -58,7 +58,7 @@ class RayJob:
         return (queued(content, queue),)
 
     def observe(self, content: Mapping[str, Any]) -> Observation:
-        """By how Ray says that the job is, and where KubeRay says that it failed before."""
+        """Read Ray's status of the job, and KubeRay's if that failed earlier."""
         status = content.get("status") or {}
         job, deployed = str(status.get("jobStatus") or ""), str(status.get("jobDeploymentStatus") or "")
         said = words(status, fallback="it does not say why")
@@ -74,13 +74,13 @@ class RayJob:
 
 
 def _lone(start: Submission) -> Submission:
-    """The same with one rank: Ray's driver is one process, and workers are told what to do by Ray."""
+    """Return the submission with one rank, because Ray's driver is one process that instructs the workers."""
     run = start.workload
     return replace(start, workload=replace(run, spec=replace(run.spec, nodes=1, ranks_per_node=1)))
 
 
 def _submitter(head: Object, start: Submission) -> Object:
-    """The pod that hands the entrypoint to the head; it has Ray from the same image, and Pod Security's word."""
+    """Return the pod that submits the entrypoint to the head, with Ray's image and the head's security context."""
     spec = head["spec"]
     ranks = next(each for each in spec["containers"] if each["name"] == names.container_of(Engine.RAYJOB))
     resources = {"cpu": SUBMITTER_CPU, "memory": SUBMITTER_MEMORY}

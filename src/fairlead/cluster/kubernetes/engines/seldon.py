@@ -1,4 +1,4 @@
-"""Seldon Core 1: a SeldonDeployment with a container of ours, of which it makes a Deployment with nothing before it."""
+"""Seldon Core 1: a SeldonDeployment with a custom container, which becomes a Deployment without an orchestrator."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from fairlead.state.engine_endpoints import EngineEndpoint
 CONTAINER = "server"
 PREDICTOR = "default"
 MOST_DRAIN_S = 10.0
-"""How long a server at its end still answers those who have yet to hear of it; half of its grace at most."""
+"""Most seconds for which a stopping server still answers, until clients notice; at most half of its grace period."""
 
 
 class Seldon:
@@ -28,7 +28,7 @@ class Seldon:
     made = ("apps/v1", "deployments")
 
     def render(self, handover: Handover) -> Object:
-        """One SeldonDeployment with one predictor; KEDA scales it where it goes by a query."""
+        """Render one SeldonDeployment with one predictor; KEDA scales it if it has a query."""
         spec = handover.target.spec
         own = labels(handover.workload, handover.target, self.engine)
         pod = server_pod(handover, _variables(handover), container=CONTAINER, port="http")
@@ -59,7 +59,7 @@ class Seldon:
         return {"apiVersion": self.api, "kind": self.kind, "metadata": about, "spec": {"predictors": [predictor]}}
 
     def observe(self, content: Mapping[str, Any], made: Iterable[Mapping[str, Any]]) -> EngineEndpoint:
-        """By its state, and by the Deployment that rolls: the state may be of an old revision yet."""
+        """Read its state and its Deployment's roll-out, because the state may still be that of an old revision."""
         status = content.get("status") or {}
         given = content["metadata"].get("labels", {}).get(names.REVISION, "")
         roll, state = rolled(made, given), status.get("state")
@@ -80,7 +80,7 @@ def _variables(handover: Handover) -> dict[str, str]:
 
 
 def _life(spec: Serving) -> Object:
-    """Render the probes and the end of a server, for which Seldon's defaults are a minute and ten seconds."""
+    """Render a server's liveness probe and preStop hook, for which Seldon's defaults are a minute and ten seconds."""
     drain_s = math.floor(min(MOST_DRAIN_S, spec.grace_s / 2))
     return {
         "livenessProbe": {
@@ -93,7 +93,7 @@ def _life(spec: Serving) -> Object:
 
 
 def _url(status: Mapping[str, Any]) -> str | None:
-    """The address of its Service, without the path of Seldon's own protocol, which our servers do not speak."""
+    """Return the address of its Service without Seldon's own path, whose protocol Fairlead's servers do not use."""
     url = (status.get("address") or {}).get("url")
     if not url:
         return None

@@ -1,4 +1,4 @@
-"""The pod of a server for engines that make a Deployment of it, KServe and Seldon; and how far that has rolled."""
+"""The server pod of engines that create a Deployment from it, KServe and Seldon, and its roll-out's progress."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -19,12 +19,12 @@ PORT = 8080
 
 
 def server_pod(handover: Handover, env: Mapping[str, str], *, container: str, port: str) -> Object:
-    """The metadata and the spec of a pod, with the overlay over them.
+    """Render the metadata and the spec of a pod, with the overlay applied.
 
     Args:
         env: The variables of the server.
-        container: The name by which the engine looks for the server's container.
-        port: The name of its port there.
+        container: The name that the engine requires for the server's container.
+        port: The name of the server's port.
     """
     spec = handover.target.spec
     server: Object = {
@@ -57,7 +57,7 @@ def server_pod(handover: Handover, env: Mapping[str, str], *, container: str, po
 
 
 def shell_command(spec: Serving) -> list[str]:
-    """The server's command under a shell, which gives way to a single one so that it hears of its end."""
+    """Return the server's command in a shell, which execs a single command so that it receives signals."""
     run = spec.replica().run
     is_single = not any(mark in run for mark in "\n;&|=")
     return ["sh", "-c", f"exec {run}" if is_single else run]
@@ -65,12 +65,12 @@ def shell_command(spec: Serving) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolled:
-    """Progress of the roll-out of a revision by the Deployment that an engine made.
+    """Progress of a revision's roll-out by the Deployment that an engine created.
 
     Attributes:
-        is_over: All of its pods are of the revision, and some of them serve.
-        ready: Pods that serve, of whichever revision.
-        message: How far it is, as a clause, or why it does not go on.
+        is_over: All of its pods are of the revision, and some of them are available.
+        ready: Number of ready pods, of any revision.
+        message: The progress, as a clause, or the reason why it has stalled.
         is_told: The message is the Deployment's own.
     """
 
@@ -81,7 +81,7 @@ class Rolled:
 
 
 def rolled(made: Iterable[Mapping[str, Any]], revision: str) -> Rolled:
-    """Tell how far what was made has rolled to a revision."""
+    """Return the progress of the Deployment's roll-out to a revision."""
     deployment: Mapping[str, Any] = next(iter(made), {})
     about, status = deployment.get("metadata") or {}, deployment.get("status") or {}
     of = (about.get("labels") or {}).get(names.REVISION)

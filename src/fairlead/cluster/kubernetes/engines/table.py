@@ -1,4 +1,4 @@
-"""The table of engines: the driver of each, read when a run asks for it."""
+"""The table of engines: the driver of each, imported on first use."""
 
 import importlib
 from collections.abc import Mapping
@@ -9,7 +9,6 @@ from fairlead.cluster.kubernetes.engines.endpoint_port import EndpointDriver
 from fairlead.cluster.kubernetes.engines.port import Driver
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
-from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.specs.training import Training
 
 _PACKAGE = "fairlead.cluster.kubernetes.engines"
@@ -24,12 +23,12 @@ _HOMES: Mapping[Engine, tuple[str, str]] = {
     Engine.RAYJOB: ("rayjob", "DRIVER"),
     Engine.VOLCANO: ("volcano", "DRIVER"),
 }
-"""The module of each driver and its name there."""
+"""The module and the name of each driver."""
 
 
 @cache
 def driver_of(engine: Engine) -> Driver:
-    """The driver of an engine."""
+    """Return the driver of an engine."""
     module, name = _HOMES[engine]
     return cast("Driver", getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name))
 
@@ -43,7 +42,7 @@ _ENDPOINT_HOMES: Mapping[EndpointEngine, str] = {
 
 @cache
 def endpoint_driver_of(engine: EndpointEngine) -> EndpointDriver:
-    """The driver of an engine of endpoints."""
+    """Return the driver of an engine of endpoints."""
     module = importlib.import_module(f"{_PACKAGE}.{_ENDPOINT_HOMES[engine]}")
     return cast("EndpointDriver", module.DRIVER)
 
@@ -52,7 +51,7 @@ KUEUE = ("Kueue", "kueue.x-k8s.io/v1beta2")
 
 
 def needs_of(spec: Training) -> tuple[tuple[str, str], ...]:
-    """Return what a cluster must know for a run's engine and queue: kinds, each with its API's group and version."""
+    """Return the kinds, each with its API's group and version, that a run's engine and queue require."""
     if spec.engine is None:
         return ()
     driver = driver_of(spec.engine)
@@ -61,12 +60,12 @@ def needs_of(spec: Training) -> tuple[tuple[str, str], ...]:
 
 
 def is_queued_by_kueue(spec: Training) -> bool:
-    """Return whether Kueue admits a run; Volcano has queues of its own."""
+    """Return whether Kueue admits the run; Volcano has its own queues."""
     return spec.queue is not None and spec.engine is not Engine.VOLCANO
 
 
-def missing(engine: Engine | EndpointEngine | SweepEngine, kind: str, api: str) -> str:
-    """Say that a cluster lacks what an engine needs, as a sentence without its full stop."""
+def missing(engine: Engine | EndpointEngine, kind: str, api: str) -> str:
+    """Return a sentence, without its full stop, that the cluster lacks an API that an engine needs."""
     return (
         f"this cluster has no {kind} ({api}), which `engine: {engine}` needs: install it, choose another engine "
         "(`fairlead doctor` lists those that are there), or leave `engine` out"
@@ -74,10 +73,10 @@ def missing(engine: Engine | EndpointEngine | SweepEngine, kind: str, api: str) 
 
 
 def path_of(driver: Driver, namespace: str | None = None, name: str | None = None, kind: str | None = None) -> str:
-    """Return where an engine's objects are: all, those of a namespace, or one of them.
+    """Return the path of all objects of an engine, of those in a namespace, or of one object.
 
     Args:
-        kind: Of what the observed object refers to, where it is that; its plural is the kind with an s.
+        kind: Kind of an object that the observed one refers to, if that is wanted; its plural is the kind with an s.
     """
     plural = driver.plural if kind in (None, driver.kind) else f"{str(kind).lower()}s"
     if namespace is None:

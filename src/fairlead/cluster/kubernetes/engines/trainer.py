@@ -1,4 +1,4 @@
-"""Kubeflow Trainer (v2): a TrainJob, and the TrainingRuntime of its own that says what its pods are."""
+"""Kubeflow Trainer (v2): a TrainJob, and a TrainingRuntime of its own that defines its pods."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from fairlead.specs.engines import Engine
 
 STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 NODE = "node"
-"""The name that Trainer has for the Job, and the container in it, whose pods are the gang."""
+"""The name that Trainer requires for the Job, and for its container, whose pods are the gang."""
 
 
 class Trainer:
@@ -23,7 +23,7 @@ class Trainer:
     beside: tuple[str, ...] = ("TrainingRuntime",)
 
     def render(self, start: Submission) -> tuple[Object, ...]:
-        """The runtime, which says what the pods are, and the job; a cluster's own runtimes know nothing of ours."""
+        """Render the runtime, which defines the pods, and the job; the cluster's own runtimes do not fit."""
         nodes, queue = start.workload.spec.nodes, start.workload.spec.queue
         about = metadata(start, self.engine)
         template = pod_template(start, self.engine, label=JOB_INDEX)
@@ -56,7 +56,7 @@ class Trainer:
         return (runtime, queued(job, queue))
 
     def observe(self, content: Mapping[str, Any]) -> Observation:
-        """As its JobSet is observed, whose conditions it has."""
+        """Read its conditions, which are those of its JobSet."""
         return observe_jobs(content, "its TrainJob")
 
 

@@ -1,4 +1,4 @@
-"""Kubeflow's training-operator (v1): PyTorchJob, TFJob, XGBoostJob and MPIJob, which differ in the words for roles."""
+"""Kubeflow's training-operator (v1): PyTorchJob, TFJob, XGBoostJob and MPIJob, which differ in the names of roles."""
 
 import shlex
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from fairlead.frozen import dataclass
 from fairlead.specs.engines import Engine
 
 API = "kubeflow.org/v1"
-# A worker of MPI does nothing itself: the launcher enters it and starts ranks there.
+# An MPI worker does nothing itself: the launcher enters it and starts ranks there.
 WAIT = ["python3", "-c", "import signal; signal.pause()"]
 HOSTS = "/etc/mpi/hostfile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeflowJob:
-    """The port to one of its kinds.
+    """The port to one kind of the training-operator.
 
     Attributes:
-        key: Of the field with its roles.
-        first: The role of the gang's first pod; None where all have that of the others.
+        key: Name of the field with its roles.
+        first: The role of the gang's first pod; None if all pods have the role of the others.
     """
 
     engine: Engine
@@ -36,7 +36,7 @@ class KubeflowJob:
     beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
-        """One job that never restarts a pod, and leaves all of them to be read when it is over."""
+        """Render one job that never restarts a pod, and keeps all pods for reading when it has ended."""
         return (self._job(start, self._roles(start)),)
 
     def _roles(self, start: Submission) -> Object:
@@ -64,7 +64,7 @@ class KubeflowJob:
         return queued(found, queue)
 
     def observe(self, content: Mapping[str, Any]) -> Observation:
-        """By its conditions, of which an older one may still be true."""
+        """Read its conditions, of which an older one may still be true."""
         if condition(content, "Succeeded"):
             return Observation(stage=Stage.SUCCEEDED)
         if (failed := condition(content, "Failed")) is not None:
@@ -89,7 +89,7 @@ class MpiJob(KubeflowJob):
             start, workload=replace(run, spec=replace(run.spec, **_LONE, run=_mpirun(start))), device=None
         )
         launched = pod_template(launcher, self.engine, label=names.REPLICA_INDEX)
-        # It enters its workers by way of the API server, as the account that its controller makes for it.
+        # It enters its workers through the API server, with the service account that its controller creates for it.
         launched["spec"]["automountServiceAccountToken"] = True
         worker = pod_template(start, self.engine, label=names.REPLICA_INDEX, base=1, reports=False)
         (ranks,) = (each for each in worker["spec"]["containers"] if each["name"] == names.container_of(self.engine))
@@ -98,12 +98,12 @@ class MpiJob(KubeflowJob):
         return {"Launcher": _role(launched, 1), "Worker": _role(worker, run.spec.nodes)}
 
     def render(self, start: Submission) -> tuple[Object, ...]:
-        """One job; each worker has as many slots as the run has ranks on a node."""
+        """Render one job; each worker has as many slots as the run has ranks per node."""
         slots = start.workload.spec.ranks_on_each_node
         return (self._job(start, self._roles(start), slotsPerWorker=slots),)
 
 
-# The launcher is one process, whatever it starts.
+# The launcher is always one process.
 _LONE: Mapping[str, Any] = {"nodes": 1, "ranks_per_node": 1}
 
 
@@ -116,7 +116,7 @@ def _role(template: Object, count: int) -> Object:
     return {"replicas": count, "restartPolicy": "Never", "template": template}
 
 
-# Before workers beside a Master a container waits for that to have a name, which Pod Security's `restricted` forbids.
+# With a Master, workers have an init container that waits for its name, which Pod Security's `restricted` forbids.
 PYTORCH = KubeflowJob(
     engine=Engine.PYTORCHJOB, kind="PyTorchJob", plural="pytorchjobs", key="pytorchReplicaSpecs", first=None
 )

@@ -1,4 +1,4 @@
-"""Volcano: a Job of its own kind, whose pods its scheduler binds together or not at all."""
+"""Volcano: a Volcano Job, whose pods its scheduler binds all together or not at all."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ class Volcano:
     beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
-        """One Job with two tasks, the gang's first pod and the others, that needs all of them at once."""
+        """Render one Job with two tasks, the gang's first pod and the others, that starts only with all pods."""
         nodes, queue = start.workload.spec.nodes, start.workload.spec.queue
         tasks = [_task("first", 1, pod_template(start, self.engine, label=TASK_INDEX))]
         if nodes > 1:
@@ -46,7 +46,7 @@ class Volcano:
         return (content,)
 
     def observe(self, content: Mapping[str, Any]) -> Observation:
-        """By the phase of its state."""
+        """Read the phase of its state."""
         state = (content.get("status") or {}).get("state") or {}
         phase = str(state.get("phase") or "Pending")
         said = " ".join(str(state.get("message") or state.get("reason") or "").split()).rstrip(".")

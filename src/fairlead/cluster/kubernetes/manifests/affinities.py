@@ -1,4 +1,4 @@
-"""Node affinities with further terms; terms are alternatives, so what must hold is in every one of them."""
+"""Extends node affinities; terms are alternatives, so every requirement is added to each of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 def among(
     affinity: Mapping[str, Any], labels: Iterable[tuple[str, str]], others: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return the affinity, but to nodes with one of the labels only, for which all others hold too.
+    """Return the affinity restricted to nodes with one of the labels that also match all other expressions.
 
     Args:
-        labels: Alternatives of key and value; none for any node.
-        others: Expressions that hold in every term.
+        labels: Alternative labels as key and value; empty for any node.
+        others: Expressions that are added to every term.
     """
     values: dict[str, list[str]] = {}
     for key, value in labels:

@@ -1,6 +1,6 @@
-"""The objects by which a cluster's own autoscaler has an endpoint, to set a number on the endpoint itself. Pure.
+"""Objects by which a cluster's own autoscaler scales an endpoint. Pure.
 
-The endpoint's kind has the subresource ``scale``, by which whatever scales a Deployment scales it too.
+The endpoint's kind has the subresource ``scale``, so every autoscaler of Deployments can scale it too.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ APIS: Mapping[Autoscaler, tuple[str, str]] = {
     Autoscaler.HPA: ("autoscaling/v2", "horizontalpodautoscalers"),
     Autoscaler.KEDA: ("keda.sh/v1alpha1", "scaledobjects"),
 }
-"""API and plural of what each is given."""
-# How often KEDA asks, which by default it does every half a minute.
+"""API and plural of each autoscaler's object."""
+# KEDA's polling interval in seconds; its default is 30.
 POLL_S = 10
 
 
 def render_autoscaler(endpoint: Workload[Serving]) -> Object:
-    """The object by which a cluster's autoscaler has an endpoint."""
+    """Render the object by which a cluster's autoscaler scales an endpoint."""
     by = endpoint.spec.scale.by
     assert by is not None, "only such endpoints have one"
     return {
@@ -45,7 +45,7 @@ def render_autoscaler(endpoint: Workload[Serving]) -> Object:
 
 
 def complaint(content: Mapping[str, Any]) -> str | None:
-    """Return why an autoscaler cannot scale, as a clause; None where it can, or has yet to say."""
+    """Return why an autoscaler cannot scale, as a clause; None if it can, or has not reported yet."""
     for each in (content.get("status") or {}).get("conditions") or ():
         if each.get("type") in ("AbleToScale", "ScalingActive", "Ready") and each.get("status") == "False":
             said = " ".join(str(each.get("message") or each.get("reason") or "").split()).rstrip(".")[:400]
@@ -71,7 +71,7 @@ def _hpa(spec: Serving) -> Object:
         metric: Object = {"name": wanted.name}
         if wanted.labels:
             metric["selector"] = {"matchLabels": dict(wanted.labels)}
-        # Of a sum each replica has its part; a mean is compared as it is.
+        # A sum is divided among the replicas; a mean is compared directly.
         kind, field = ("AverageValue", "averageValue") if wanted.aggregation is Aggregation.SUM else ("Value", "value")
         quantity = f"{round(wanted.target * 1000)}m"
         metrics.append({"type": "External", "external": {"metric": metric, "target": {"type": kind, field: quantity}}})
@@ -85,7 +85,7 @@ def _hpa(spec: Serving) -> Object:
 
 
 def scaled_by_query(spec: Serving) -> Object:
-    """The fields of a ScaledObject but for what it scales."""
+    """Return the fields of a ScaledObject except its target."""
     query = spec.scale.prometheus
     assert query is not None, "KEDA goes by a query"
     trigger = {
@@ -95,7 +95,7 @@ def scaled_by_query(spec: Serving) -> Object:
             "serverAddress": query.url,
             "query": query.query,
             "threshold": f"{query.target:g}",
-            # An answer without a series is no answer, and no zero.
+            # A response without a series counts as missing, not as zero.
             "ignoreNullValues": "false",
         },
     }

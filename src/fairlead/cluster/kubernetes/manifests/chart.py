@@ -1,8 +1,8 @@
-"""A Helm chart of the very objects that `install` applies: some fields are values, all else is as it is.
+"""A Helm chart of the same objects that `install` applies; some fields are values, the rest is literal.
 
-Helm reads files below ``templates`` as Go templates, so that double braces in an object, such as those of an alert's
-text, are written as a template that prints them. Files below ``crds`` it takes as they are; it creates kinds, and never
-changes those that are there.
+Helm parses files below ``templates`` as Go templates, so double braces in an object, such as those in an alert's text,
+are written as a template that prints them. Files below ``crds`` are used literally; Helm creates these kinds, and never
+changes existing ones.
 """
 
 import json
@@ -21,7 +21,7 @@ _BRACES = re.compile(r"\{\{|\}\}")
 
 
 def render_chart(settings: InstallSettings) -> dict[str, str]:
-    """Files of a chart by their paths in it; with its own values it gives the objects of these settings."""
+    """Return the files of a chart by path; with its default values it renders the objects of these settings."""
     objects = render_install(settings)
     kinds = [each for each in objects if each["kind"] == "CustomResourceDefinition"]
     values: dict[str, Any] = {
@@ -59,7 +59,7 @@ def _chart(settings: InstallSettings) -> dict[str, Any]:
 
 
 def _schema() -> dict[str, Any]:
-    """Helm refuses values that this does not allow; ``global`` is what a chart above this one hands down."""
+    """Return the schema by which Helm validates values; a parent chart passes ``global``."""
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
@@ -91,7 +91,7 @@ _VALUES = {
 
 
 def _with_marks(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A Deployment with marks where a value stands; the objects of others are as they are."""
+    """Return a Deployment with marks in place of values; objects of other kinds unchanged."""
     if content["kind"] != "Deployment":
         return content
     spec = content["spec"]
@@ -103,5 +103,5 @@ def _with_marks(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _args(args: list[str]) -> list[str]:
-    """Arguments with a mark for the policy, where they have one."""
+    """Return the arguments with a mark for the policy, if they have one."""
     return ["@@policy@@" if before == "--policy" else each for before, each in zip(["", *args], args, strict=False)]

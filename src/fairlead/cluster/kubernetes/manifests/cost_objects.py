@@ -1,6 +1,6 @@
-"""The costs of a day as a ConfigMap: one with all of them for the operator's namespace, one for each team's. Pure.
+"""The costs of a day as ConfigMaps: one with all costs in the operator's namespace, one for each team. Pure.
 
-People read them with their own rights. What a day has cost so far is in them; a day that is over changes no more.
+Users read them with their own rights. They contain the costs of the day so far; a past day no longer changes.
 """
 
 import base64
@@ -17,9 +17,9 @@ from fairlead.ledger.bills import Line
 from fairlead.ledger.usage import DAY_MS, Holder, Use
 
 WHOLE, TEAM = "fairlead-costs", "fairlead-cost"
-"""Names without the day: of all costs, and of those of one team."""
+"""Name prefixes without the day: of all costs, and of one team's costs."""
 LINES = "lines.json.gz"
-# An object of the API server has at most 1 MiB, and base64 makes four bytes of three.
+# An object of the API server has at most 1 MiB, and base64 encodes three bytes as four.
 MOST_BYTES = 700_000
 OTHERS = "others"
 
@@ -29,10 +29,10 @@ class DayCosts:
     """The costs of one day.
 
     Attributes:
-        day: Counted from 1970, UTC.
-        at: Up to when it was counted.
-        lines: Who paid what; the payer is None for what nobody held.
-        pools: The pool of each node that is on a line.
+        day: Days since 1970, UTC.
+        at: Time up to which it is counted, in Unix seconds.
+        lines: Costs by payer; the payer is None for unused capacity.
+        pools: The pool of each node in the lines.
     """
 
     day: int
@@ -42,30 +42,30 @@ class DayCosts:
 
 
 def name_of(kind: str, day: int) -> str:
-    """The name of the object of a day."""
+    """Return the name of the object of a day."""
     return f"{kind}-{date_of(day)}"
 
 
 def date_of(day: int) -> str:
-    """The day as people write it."""
+    """Return the day in the form 2026-01-31."""
     return datetime.fromtimestamp(day * DAY_MS / 1000, UTC).strftime("%Y-%m-%d")
 
 
 def of_team(costs: DayCosts, team: str) -> DayCosts:
-    """The part of the costs that one team pays."""
+    """Return the part of the costs that one team pays."""
     lines = tuple(line for line in costs.lines if line.key is not None and line.key.team == team)
     return DayCosts(day=costs.day, at=costs.at, lines=lines, pools=_pools_of(lines, costs.pools))
 
 
 def render_costs(costs: DayCosts, kind: str, namespace: str) -> dict[str, Any]:
-    """The object. Of too many lines for one those of a pool's nodes are summed up, and then the cheapest runs."""
+    """Render the object; if it is too large, lines are summed by pool, and then those of the cheapest runs."""
     content = _packed(costs)
     if len(content) > MOST_BYTES:
         summed = _by_pool(costs)
         content = _packed(summed)
         most = len({line.key for line in summed.lines})
         while len(content) > MOST_BYTES and most:
-            # As many as should fit, with room for the sums; the next round has still less.
+            # An estimate of how many fit, with space for the sums; the next round has fewer.
             most = int(most * MOST_BYTES / len(content) * 0.9)
             content = _packed(_with_sums(summed, most))
     metadata = {"name": name_of(kind, costs.day), "namespace": namespace, "labels": {MANAGED_BY: MANAGER, COSTS: kind}}
@@ -75,10 +75,10 @@ def render_costs(costs: DayCosts, kind: str, namespace: str) -> dict[str, Any]:
 
 
 def read_costs(content: Mapping[str, Any], day: int) -> DayCosts:
-    """The costs that ``render_costs`` wrote.
+    """Parse costs that ``render_costs`` rendered.
 
     Raises:
-        ValueError: It is not of that form.
+        ValueError: The content does not have that form.
     """
     try:
         plain = json.loads(gzip.decompress(base64.b64decode(content["binaryData"][LINES])))
@@ -105,7 +105,7 @@ def _packed(costs: DayCosts) -> bytes:
             [nodes[line.node], holders[line.key], line.use.value, line.microusd, line.unit_ms] for line in costs.lines
         ],
     }
-    # Without a time in it the same costs are the same bytes.
+    # Without a timestamp, equal costs have equal bytes.
     return gzip.compress(json.dumps(plain, separators=(",", ":")).encode(), mtime=0)
 
 
@@ -127,7 +127,7 @@ def _by_pool(costs: DayCosts) -> DayCosts:
 
 
 def _with_sums(costs: DayCosts, most: int) -> DayCosts:
-    """The same with the dearest runs by themselves, and one row in place of all others of an account and a user."""
+    """Return the costs with separate lines for the dearest runs, and one sum of all others by account and user."""
     spent: defaultdict[Holder, int] = defaultdict(int)
     for line in costs.lines:
         if line.key is not None:

@@ -1,4 +1,4 @@
-"""The kinds as CustomResourceDefinitions, generated from the tables of keys: nothing of a spec is written twice."""
+"""The kinds as CustomResourceDefinitions, generated from the tables of keys, so that nothing is defined twice."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING
@@ -17,7 +17,7 @@ from fairlead.specs.keys import API_VERSION, OBJECTS
 from fairlead.specs.pool import PoolGpu
 from fairlead.specs.resources import Resources
 from fairlead.specs.serving import Scale, Serving
-from fairlead.specs.sweep import Prune, Sweep
+from fairlead.specs.sweep import Prune
 from fairlead.specs.tables import field_types as kinds
 from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
 from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
@@ -65,11 +65,11 @@ _SCALED: dict[str, dict[str, Any]] = {
         }
     }
 }
-"""Kinds that a cluster's own autoscaler may scale, and where it finds their number."""
+"""Kinds that a cluster's own autoscaler may scale, and the fields with their number of replicas."""
 LONGEST = 65_536
-"""Characters of a text of which nothing else is known."""
+"""Most characters of a text without a limit of its own."""
 MOST_CHECKED = 1_000_000
-"""Characters of all items of a list that an API server agrees to look through; beyond them the operator does."""
+"""Most characters of all items of a list that an API server validates by rules; beyond that the operator does."""
 _BEST = ("Best", "string", ".status.best")
 _RULES = "x-kubernetes-validations"
 _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
@@ -78,7 +78,6 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Resources: validation.sharing_rules,
     Training: validation.engine_rules,
     Prune: validation.population_rules,
-    Sweep: validation.sweep_rules,
     PoolGpu: validation.partition_rules,
     Serving: validation.endpoint_rules,
     Scale: validation.scale_rules,
@@ -86,12 +85,12 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
 
 
 def definitions() -> list[dict[str, Any]]:
-    """The CustomResourceDefinition of every kind that a cluster keeps."""
+    """Return the CustomResourceDefinition of every kind that a cluster stores."""
     return [definition(kind) for kind in kept_kinds()]
 
 
 def definition(kind: str) -> dict[str, Any]:
-    """The CustomResourceDefinition of one kind."""
+    """Return the CustomResourceDefinition of one kind."""
     many = plural(kind)
     columns = [{"name": name, "type": type_, "jsonPath": path} for name, type_, path in _columns(kind)]
     return {
@@ -124,7 +123,7 @@ def definition(kind: str) -> dict[str, Any]:
 
 
 def _columns(kind: str) -> tuple[tuple[str, str, str], ...]:
-    """Render what kubectl shows of a kind; all parents have the same, and those with a best child that one too."""
+    """Return kubectl's columns of a kind; all parents have the same, plus the best child if they have one."""
     if kind in _COLUMNS:
         return _COLUMNS[kind]
     if is_leaf_kind(kind):
@@ -136,9 +135,9 @@ def _columns(kind: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def with_fewer_rules(content: dict[str, Any]) -> dict[str, Any]:
-    """A definition for API servers that know no bound for the length of a quantity, as Kubernetes 1.31 does.
+    """Return a definition for API servers that cannot limit the length of a quantity, such as Kubernetes 1.31.
 
-    There the rules of quantities would cost more than is allowed, so only the operator says what is wrong with one.
+    There the rules of quantities would exceed the allowed cost, so only the operator validates them.
     """
     lean: dict[str, Any] = _lean(content)
     return lean
@@ -165,12 +164,12 @@ def _lean(value: Any) -> Any:
 
 
 def _reads_quantity(rule: str) -> bool:
-    """Return whether it looks into the text of a field that may be a number."""
+    """Return whether a rule reads the text of a field that may be a number."""
     return ".findAll(" in rule or "string(self." in rule
 
 
 def object_schema(kind: str) -> dict[str, Any]:
-    """The structural schema of a whole object."""
+    """Return the structural schema of a whole object."""
     spec = _section(OBJECTS[kind])
     return {
         "type": "object",
@@ -191,7 +190,7 @@ def object_schema(kind: str) -> dict[str, Any]:
 
 
 def _update_rules(kind: str) -> list[validation.Rule]:
-    """Rules for an edit of an object; another spec of an endpoint is another revision."""
+    """Return the rules for updates of an object; a changed spec of an endpoint is another revision."""
     if kind == "Training":
         return validation.update_rules()
     if kind in SUBMITTED_BY:
@@ -210,7 +209,7 @@ def _section(section: Section) -> dict[str, Any]:
     if required:
         schema["required"] = required
     rules = _RULES_OF_SECTIONS.get(section.type, list)()
-    # A kind may leave out a key of a section, and an API server refuses a rule of what is not there.
+    # A kind may omit a key of a section, and an API server refuses a rule on a missing key.
     there = schema["properties"]
     held = [each for each in rules if "fieldPath" not in each or each["fieldPath"].split(".")[1] in there]
     return schema | ({_RULES: held} if held else {})
@@ -257,8 +256,8 @@ def _kind(key: Key, section: Section) -> dict[str, Any]:
         return {
             "type": "object",
             "maxProperties": kind.most,
-            # Of thousands of whole runs more rules than an API server agrees to; bounds cost it nothing, and the
-            # operator says what else is wrong.
+            # The rules of thousands of whole runs would exceed an API server's cost limit; bounds cost nothing, and the
+            # operator validates the rest.
             "additionalProperties": _bounded(_without_rules(_section(kind.item)), kind.item),
             **_rules(validation.names_rules(kind.names)),
         }
@@ -267,7 +266,7 @@ def _kind(key: Key, section: Section) -> dict[str, Any]:
 
 
 def _bounded(schema: dict[str, Any], section: Section) -> dict[str, Any]:
-    """Add what a structural schema says by itself of a section's values: bounds of numbers and sets of words."""
+    """Add constraints that a structural schema can express itself: bounds of numbers and sets of words."""
     properties = dict(schema["properties"])
     for key in section.keys:
         if key.name not in properties:
@@ -285,7 +284,7 @@ def _bounded(schema: dict[str, Any], section: Section) -> dict[str, Any]:
 
 def _single(kind: Single, key: Key, text: Text | None, rules: Constraints | None = None) -> dict[str, Any]:
     if not validation.is_known(kind):
-        # Of a kind that does not come with Fairlead: what it means is the operator's to read.
+        # A type that is not Fairlead's own: only the operator can interpret it.
         is_text = kind.schema.get("type") == "string"
         return {"type": "string", "maxLength": LONGEST} if is_text else {"x-kubernetes-preserve-unknown-fields": True}
     rules = rules if rules is not None else {key.attributes[0]: text} if text is not None else {}
@@ -293,7 +292,7 @@ def _single(kind: Single, key: Key, text: Text | None, rules: Constraints | None
     if kind is kinds.FLAG:
         return {"type": "boolean"}
     if kind is kinds.SPOT:
-        # Of two types, which a structural schema can only say so.
+        # A value of two types, which a structural schema can only express this way.
         return {"x-kubernetes-preserve-unknown-fields": True, **kind.schema}
     if kind.tags == kinds.NUMERIC:
         return {"type": "number" if kind in validation.POINTED else "integer", **checks}
@@ -321,8 +320,7 @@ def _laid(kind: OverlayField) -> dict[str, Any]:
 
 
 def _overlay_rules() -> Iterator[tuple[tuple[str, ...], validation.Rule]]:
-    """Render what an overlay must leave to Fairlead; the same rules as ``fairlead.specs.overlay`` has, place by
-    place."""
+    """Yield the rules for fields that an overlay must leave to Fairlead, by path, as in ``fairlead.specs.overlay``."""
     for part in ("labels", "annotations"):
         test = f'self.all(k, !k.startsWith("{overlay.OWN_DOMAIN}"))'
         yield ("metadata", part), validation.rule(test, validation.say(overlay.FOREIGN_LABEL))

@@ -1,11 +1,11 @@
-"""Parts that the Deployments of an installation share: no privileges, replicas on nodes apart, probes over HTTP."""
+"""Parts that an installation's Deployments share: no privileges, replicas on separate nodes, HTTP probes."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def container_security() -> dict[str, Any]:
-    """The security context of a container that needs no privileges and writes to its volumes alone."""
+    """Return the security context of a container without privileges that writes only to its volumes."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -14,7 +14,7 @@ def container_security() -> dict[str, Any]:
 
 
 def pod_security(user: int) -> dict[str, Any]:
-    """The security context of a pod that runs as a numeric user and the group of that number."""
+    """Return the security context of a pod that runs as a numeric user and the group of the same number."""
     return {
         "runAsNonRoot": True,
         "runAsUser": user,
@@ -24,7 +24,7 @@ def pod_security(user: int) -> dict[str, Any]:
 
 
 def nodes_apart(selector: Mapping[str, str]) -> dict[str, Any]:
-    """The affinity of pods with these labels that are on a node each, where there are enough."""
+    """Return an affinity that puts pods with these labels on separate nodes if there are enough."""
     apart = {"labelSelector": {"matchLabels": selector}, "topologyKey": "kubernetes.io/hostname"}
     return {
         "podAntiAffinity": {
@@ -34,5 +34,5 @@ def nodes_apart(selector: Mapping[str, str]) -> dict[str, Any]:
 
 
 def http_get(path: str, port: str) -> dict[str, Any]:
-    """The action of a probe that asks a named port for a path."""
+    """Return a probe's action that requests a path from a named port."""
     return {"httpGet": {"path": path, "port": port}}

@@ -1,7 +1,7 @@
-"""The driver of pipelines as one file beside the runtime, and the ConfigMap that takes it into its pods alone.
+"""The driver of pipelines as one zip file beside the runtime, and the ConfigMap that mounts it in drivers' pods.
 
-It needs a Python from 3.11 on and nothing else. The package of the runtime is the one that is imported; this file adds
-to it what only drivers need, and what reads `.gitignore` files, which say what is no code of a step.
+It needs only Python 3.11 or newer. The package imported is the runtime's; this file adds the modules that only drivers
+need, and the package that reads `.gitignore` files, which exclude files from a step's code.
 """
 
 import importlib.util
@@ -43,18 +43,18 @@ _FILES = (
 
 
 def is_driver(spec: ProgramSpec) -> bool:
-    """Tell whether a run carries out a pipeline, or watches data for one."""
+    """Return whether a run executes a pipeline, or watches data for one."""
     return PIPELINE_VARIABLE in spec.env or is_watch(spec)
 
 
 def is_watch(spec: ProgramSpec) -> bool:
-    """Tell whether a run watches data for a pipeline."""
+    """Return whether a run watches data for a pipeline."""
     return WATCH_VARIABLE in spec.env
 
 
 @cache
 def bundle() -> bytes:
-    """The driver as a zip archive with a ``__main__``."""
+    """Return the driver as a zip archive with a ``__main__``."""
     root, ignores = Path(fairlead.specs.__file__).parent.parent, _reader_of_ignore_files()
     paths = [root / name for name in _FILES]
     for folder in _FOLDERS:
@@ -66,7 +66,7 @@ def bundle() -> bytes:
 
 
 def _reader_of_ignore_files() -> Path:
-    """The directory of the package pathspec, found without importing it, which takes 0.1 s of CPU."""
+    """Return the directory of the package pathspec, found without importing it, which takes 0.1 s of CPU time."""
     found = importlib.util.find_spec("pathspec")
     assert found is not None, "Fairlead requires it"
     assert found.origin is not None, "it is a package with files"
@@ -75,10 +75,10 @@ def _reader_of_ignore_files() -> Path:
 
 @cache
 def bundle_name() -> str:
-    """The name of the ConfigMap, which changes with the content."""
+    """Return the name of the ConfigMap, which changes with the content."""
     return name_of(bundle(), "driver")
 
 
 def render_bundle(namespace: str) -> dict[str, Any]:
-    """The ConfigMap that holds the driver; never changed, as its name stands for its content."""
+    """Render the ConfigMap with the driver; it is never updated, as its name identifies its content."""
     return render_archive(bundle(), "driver", FILE, namespace)

@@ -1,7 +1,7 @@
-"""The Service of an endpoint and the EndpointSlice that holds its replicas: one address, whoever serves behind it.
+"""The Service of an endpoint and the EndpointSlice with its replicas: one address for all replicas.
 
-The Service selects nothing. Kubernetes' own controllers would list each pod that is ready, and a replica that is about
-to go is to be listed no more before it gets its notice.
+The Service has no selector. Kubernetes' own controllers would list every ready pod, but a replica that is about to stop
+has to be unlisted before it gets its stop notice.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def endpoint_url(spec: WorkloadSpec) -> str:
 
 
 def render_endpoint(endpoint: Workload[Serving]) -> dict[str, Any]:
-    """The Service of an endpoint, of all its revisions."""
+    """Render the Service of an endpoint, for all its revisions."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -46,13 +46,13 @@ def render_backends(
     port: int = MASTER_PORT,
     namespace: str | None = None,
 ) -> dict[str, Any]:
-    """The EndpointSlice of an endpoint.
+    """Render the EndpointSlice of an endpoint.
 
     Args:
-        addresses: Of the pods that serve by their names; at most a thousand, as an endpoint has no more replicas.
-        family: IPv4 or IPv6, as all of them are.
-        port: Of these pods; that of replicas by default.
-        namespace: Of these pods; that of the endpoint by default.
+        addresses: Addresses of the serving pods by name; at most a thousand, the limit of an endpoint's replicas.
+        family: IPv4 or IPv6, the same for all.
+        port: Port of these pods; that of replicas by default.
+        namespace: Namespace of these pods; that of the endpoint by default.
     """
     metadata = _metadata(endpoint)
     metadata["labels"] |= {SERVICE_NAME: endpoint_name(endpoint.spec), MANAGED_BY: names.MANAGER}
@@ -83,7 +83,7 @@ def _metadata(endpoint: Workload[Serving]) -> dict[str, Any]:
 
 
 def render_routes(routes: Mapping[str, Any]) -> dict[str, Any]:
-    """The ConfigMap that tells gateways where requests go."""
+    """Render the ConfigMap with the routes of the gateways."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

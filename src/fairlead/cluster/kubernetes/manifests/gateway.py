@@ -1,7 +1,7 @@
-"""The gateways of endpoints: a Deployment that tenants' requests go through, in a namespace with nothing else in it.
+"""The gateways of endpoints: a Deployment for tenants' requests, in a namespace of its own.
 
-Its account may watch the routes there and write ConfigMaps there, and nothing anywhere else. The operator's account may
-read and write ConfigMaps there too, in which the two tell each other everything.
+Its account may watch the routes and write ConfigMaps in that namespace, and has no other rights. The operator's account
+may read and write ConfigMaps there too, through which the two communicate.
 """
 
 from typing import Any
@@ -20,22 +20,26 @@ from fairlead.cluster.kubernetes.manifests.roles import (
     render_role_binding,
 )
 from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, MANAGED_BY, MANAGER
+from fairlead.gateway.proxying.programs import PYTHON
 
 GATEWAY_PORT = 8700
 PORT = 80
 REPLICAS = 2
 LEAVE_S = 5
-"""So long a gateway that is to go answers on: as nobody is told of it any more."""
+"""Seconds for which a stopping gateway continues to answer, until no client routes to it any more."""
 GRACE_S = 60
 _SELECTOR = {"app.kubernetes.io/name": GATEWAY}
 
 
-def render_gateway(image: str, operator_namespace: str, user: int, replicas: int = REPLICAS) -> list[dict[str, Any]]:
-    """Everything that the gateways are made of, their namespace first.
+def render_gateway(
+    image: str, operator_namespace: str, user: int, replicas: int = REPLICAS, proxy: str = PYTHON
+) -> list[dict[str, Any]]:
+    """Render all objects of the gateways, their namespace first.
 
     Args:
-        operator_namespace: Of the operator's account.
+        operator_namespace: Namespace of the operator's account.
         user: Numeric user and group that they run as.
+        proxy: Program that takes requests to replicas; the image has it.
     """
     operator = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": operator_namespace}
     account = {"kind": "ServiceAccount", "name": GATEWAY, "namespace": GATEWAY_NAMESPACE}
@@ -51,7 +55,7 @@ def render_gateway(image: str, operator_namespace: str, user: int, replicas: int
         _network_policy(),
         _disruption_budget(),
         _service(),
-        _deployment(image, user, replicas),
+        _deployment(image, user, replicas, proxy),
     ]
 
 
@@ -69,7 +73,7 @@ def _namespace() -> dict[str, Any]:
 
 
 def _service() -> dict[str, Any]:
-    """All endpoints by their paths, as an Ingress asks for them: /NAMESPACE/NAME/."""
+    """Render the Service of all endpoints by path, as used by an Ingress: /NAMESPACE/NAME/."""
     ports = [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}]
     spec = {"selector": _SELECTOR, "ports": ports, "type": "ClusterIP"}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(), "spec": spec}
@@ -85,7 +89,7 @@ def _disruption_budget() -> dict[str, Any]:
 
 
 def _network_policy() -> dict[str, Any]:
-    """In: requests. Out: replicas, names, and the API server, whose address no policy can name."""
+    """Allow ingress for requests, and egress to replicas, DNS and API server, whose address no policy can name."""
     dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -104,7 +108,7 @@ def _network_policy() -> dict[str, Any]:
     }
 
 
-def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
+def _deployment(image: str, user: int, replicas: int, proxy: str) -> dict[str, Any]:
     paths = {
         "POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_NAMESPACE": "metadata.namespace",
         "POD_IP": "status.podIP",
@@ -113,18 +117,21 @@ def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
         "name": "gateway",
         "image": image,
         "command": ["python3", "-m", "fairlead.gateway.in_cluster"],
-        "args": ["--directory", "/tmp/gateway", "--port", str(GATEWAY_PORT), "--grace", str(GRACE_S - LEAVE_S - 5)],
+        "args": [
+            "--directory", "/tmp/gateway", "--port", str(GATEWAY_PORT), "--grace", str(GRACE_S - LEAVE_S - 5),
+            *(() if proxy == PYTHON else ("--proxy", proxy)),
+        ],
         "env": [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()],
         "ports": [{"name": "http", "containerPort": GATEWAY_PORT}],
         "livenessProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 10, "failureThreshold": 6},
-        # Without routes it does not listen.
+        # It does not listen before it has routes.
         "startupProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 1, "failureThreshold": 86_400},
         "readinessProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 1, "failureThreshold": 3},
         "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "lifecycle": {"preStop": {"exec": {"command": ["python3", "-c", f"import time; time.sleep({LEAVE_S})"]}}},
         "securityContext": container_security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-    }
+    }  # fmt: skip
     pod = {
         "serviceAccountName": GATEWAY,
         "enableServiceLinks": False,
@@ -142,7 +149,7 @@ def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": _SELECTOR},
-            # One more before one goes, so that there are never fewer.
+            # A new pod starts before an old one stops, so that there are never fewer.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": {"metadata": {"labels": metadata["labels"]}, "spec": pod},
         },

@@ -1,4 +1,4 @@
-"""Everything that puts Fairlead onto a cluster, as objects: for GitOps, and for whoever applies them."""
+"""All objects of an installation of Fairlead on a cluster: for `fairlead install`, Helm and GitOps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +18,7 @@ from fairlead.cluster.kubernetes.manifests.roles import (
 )
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 from fairlead.frozen import dataclass
+from fairlead.gateway.proxying.programs import PYTHON
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.specs.quantities import format_duration
 
@@ -34,17 +35,18 @@ class InstallSettings:
     """Settings of the operator's installation.
 
     Attributes:
-        namespace: Of the operator alone; runs live in their teams'.
-        image: One that has the package ``fairlead`` installed.
-        replicas: One leads, the others wait.
-        policy: By which of ``fairlead.state.scheduling_policy.POLICIES`` those that wait are started.
-        keeps: What is kept of runs that are over.
-        fewer_rules: For API servers to which the rules of quantities cost too much, such as Kubernetes 1.31.
-        version: Of Fairlead, written on the kinds and the Deployment.
-        ledger: Where it keeps what runs use and cost.
-        page: Serve the page in the cluster too.
-        gateways: How many gateways of endpoints there are; 0 for none.
-        partitions: Let the operator cordon and label nodes, to partition their GPUs anew.
+        namespace: Namespace of the operator; runs are in their teams' namespaces.
+        image: An image with the package ``fairlead`` installed.
+        replicas: Number of operators; one leads, the others stand by.
+        policy: Name in ``fairlead.state.scheduling_policy.POLICIES`` of the policy that starts pending runs.
+        keeps: Retention of finished runs.
+        fewer_rules: For API servers for which rules of quantities cost too much, such as Kubernetes 1.31.
+        version: Version of Fairlead, written on the kinds and the Deployment.
+        ledger: Storage of the usage and costs of runs.
+        page: Also serve the web page in the cluster.
+        gateways: Number of gateways of endpoints; 0 for none.
+        gateway_proxy: Program that takes their requests to replicas.
+        partitions: Allow the operator to cordon and label nodes, to change their GPU partitions.
         extras: Further objects, applied after all others.
     """
 
@@ -60,12 +62,13 @@ class InstallSettings:
     ledger: LedgerStorage = NO_LEDGER
     page: bool = False
     gateways: int = 0
+    gateway_proxy: str = PYTHON
     partitions: bool = False
     extras: tuple[dict[str, Any], ...] = ()
 
 
 def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
-    """The objects in the order in which they are applied."""
+    """Return the objects in the order in which they are applied."""
     return [
         _namespace(settings),
         *(_versioned(with_fewer_rules(each) if settings.fewer_rules else each, settings) for each in definitions()),
@@ -85,7 +88,7 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
 
 
 def _gateways(settings: InstallSettings) -> list[dict[str, Any]]:
-    return render_gateway(settings.image, settings.namespace, USER, settings.gateways)
+    return render_gateway(settings.image, settings.namespace, USER, settings.gateways, settings.gateway_proxy)
 
 
 def _page(settings: InstallSettings) -> list[dict[str, Any]]:
@@ -93,12 +96,12 @@ def _page(settings: InstallSettings) -> list[dict[str, Any]]:
 
 
 def selector() -> dict[str, str]:
-    """Labels of the operator's pods."""
+    """Return the labels of the operator's pods."""
     return dict(_SELECTOR)
 
 
 def metadata_of(namespace: str, *, name: str = OPERATOR, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Metadata of an object that belongs to the operator."""
+    """Return the metadata of an object that belongs to the operator."""
     return {"name": name, "namespace": namespace, "labels": {**_LABELS, **(labels or {})}}
 
 
@@ -155,7 +158,7 @@ def _deployment(settings: InstallSettings) -> dict[str, Any]:
 
 
 def _kept(keeps: Retention) -> list[str]:
-    """Render what is kept, as arguments of the operator."""
+    """Return the retention as arguments of the operator."""
     period = [] if keeps.for_s is None else ["--keep", str(format_duration(keeps.for_s))]
     return period if keeps.last is None else [*period, "--keep-last", str(keeps.last)]
 
@@ -170,12 +173,15 @@ def _disruption_budget(settings: InstallSettings) -> dict[str, Any]:
 
 
 PROMETHEUS_LABELS, PROMETHEUS_PORT = {"app.kubernetes.io/name": "prometheus"}, 9090
-"""As its Helm chart and its operator label the pods of a Prometheus, which endpoints may scale by."""
+"""Labels of Prometheus pods by its Helm chart and operator; endpoints may scale by its queries."""
 
 
 def _network_policy(settings: InstallSettings) -> dict[str, Any]:
-    """In: health and metrics. Out: names, the API server and a database, whose addresses no policy can name; and DCGM's
-    exporters and Prometheus servers, in whatever namespace."""
+    """Allow ingress for health and metrics, and egress to what the operator connects to.
+
+    That is DNS, the API server and a database, whose addresses no policy can name, and DCGM exporters and Prometheus
+    servers in any namespace.
+    """
     exporters = [{"namespaceSelector": {}, "podSelector": {"matchLabels": each}} for each in EXPORTER_LABELS]
     prometheus = [{"namespaceSelector": {}, "podSelector": {"matchLabels": PROMETHEUS_LABELS}}]
     database = (settings.ledger.port,) if settings.ledger.kind is Storage.DATABASE else ()

@@ -1,4 +1,4 @@
-"""The place of an installed operator's ledger: on a volume, or in a database whose address is in a Secret. Pure."""
+"""Storage of an installed operator's ledger: a volume, or a database whose address is in a Secret. Pure."""
 
 import re
 from enum import StrEnum
@@ -18,7 +18,7 @@ SECRET = "secret:"
 
 
 class Storage(StrEnum):
-    """The kinds of places."""
+    """The kinds of storage."""
 
     NONE = "none"
     VOLUME = "volume"
@@ -27,12 +27,12 @@ class Storage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerStorage:
-    """The place of a ledger.
+    """The storage of a ledger.
 
     Attributes:
-        url: Of a database, to be put into a Secret of ours; empty where ``secret`` is somebody's own.
+        url: Address of a database, for a Secret that Fairlead creates; empty if ``secret`` is the user's own.
         secret: The Secret that has the address under ``url``.
-        port: Of the database, to which the operator may connect.
+        port: Port of the database, to which the operator may connect.
     """
 
     kind: Storage = Storage.NONE
@@ -42,15 +42,15 @@ class LedgerStorage:
 
     @property
     def most_replicas(self) -> int | None:
-        """The most replicas that can have it at one time; None for any number."""
+        """Most replicas that can use it at one time; None for any number."""
         return 1 if self.kind is Storage.VOLUME else None
 
 
 def read_place(text: str) -> LedgerStorage:
-    """The storage that an option names.
+    """Return the storage that an option names.
 
     Raises:
-        Conflict: It names none.
+        Conflict: The option names none.
     """
     if text in (Storage.NONE, Storage.VOLUME):
         return LedgerStorage(kind=Storage(text))
@@ -81,7 +81,7 @@ def read_place(text: str) -> LedgerStorage:
 
 
 def render_storage(storage: LedgerStorage, namespace: str) -> list[dict[str, Any]]:
-    """The objects that a place takes beside the operator."""
+    """Return the additional objects that the storage needs."""
     metadata = {"name": NAME, "namespace": namespace, "labels": {MANAGED_BY: MANAGER}}
     if storage.kind is Storage.VOLUME:
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": SIZE}}}
@@ -92,7 +92,7 @@ def render_storage(storage: LedgerStorage, namespace: str) -> list[dict[str, Any
 
 
 def with_storage(deployment: dict[str, Any], storage: LedgerStorage) -> dict[str, Any]:
-    """The operator's Deployment with its ledger."""
+    """Return the operator's Deployment with its ledger."""
     if storage.kind is Storage.NONE:
         return deployment
     spec = deployment["spec"]
@@ -114,6 +114,6 @@ def with_storage(deployment: dict[str, Any], storage: LedgerStorage) -> dict[str
         "containers": [operator],
         "volumes": [*pod["volumes"], {"name": "ledger", "persistentVolumeClaim": {"claimName": NAME}}],
     }
-    # The next one cannot have the volume before the last one has let go of it.
+    # A new pod cannot mount the volume before the old one has released it.
     spec = {**spec, "strategy": {"type": "Recreate"}, "template": {**spec["template"], "spec": pod}}
     return {**deployment, "spec": spec}

@@ -1,6 +1,6 @@
-"""Closes pods off: they reach nothing and nothing reaches them, but for the holes that training needs.
+"""Isolates pods: all connections are denied except those that training needs.
 
-A policy cannot say "pods of the same run" for all runs at once, so each run has one of its own.
+A policy cannot express "pods of the same run" for all runs at once, so each run has a separate one.
 """
 
 from typing import Any
@@ -13,12 +13,12 @@ from fairlead.specs.serving import Replica
 from fairlead.state.snapshot import Workload
 
 DNS_PORT = 53
-# KubeRay asks the head of a Ray cluster how its job is.
+# KubeRay queries the head of a Ray cluster for the status of its job.
 _KUBERAY: dict[str, Any] = {
     "from": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}}}],
     "ports": [{"port": 8265, "protocol": "TCP"}],
 }
-METADATA = "169.254.0.0/16"  # where clouds hand out a node's credentials
+METADATA = "169.254.0.0/16"  # where clouds serve a node's credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,8 @@ class NetworkSettings:
 
     Attributes:
         storage_ports: TCP ports of object stores and package indexes.
-        storage_cidrs: Where those are.
-        withheld_cidrs: What stays closed within ``storage_cidrs``.
+        storage_cidrs: Networks with those.
+        withheld_cidrs: Networks within ``storage_cidrs`` that remain denied.
     """
 
     storage_ports: tuple[int, ...] = (443,)
@@ -37,7 +37,7 @@ class NetworkSettings:
 
 
 def render_team_policies(namespace: str, settings: NetworkSettings) -> list[dict[str, Any]]:
-    """Nothing in and nothing out for every pod of a namespace, but names and storage for those of runs."""
+    """Deny all traffic of a namespace's pods, except DNS and storage for pods of runs."""
     of_runs = {"matchExpressions": [{"key": names.RUN_UID, "operator": "Exists"}]}
     dns = [{"port": DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
@@ -51,11 +51,11 @@ def render_team_policies(namespace: str, settings: NetworkSettings) -> list[dict
 
 
 def render_run_policy(workload: Workload) -> dict[str, Any]:
-    """All ports between the pods of one run: collectives choose theirs as they go. A replica answers all pods."""
+    """Allow all ports between one run's pods, as collectives choose ports dynamically. A replica accepts all pods."""
     same = {"podSelector": {"matchLabels": {names.RUN_UID: workload.uid}}}
     ingress: list[dict[str, Any]] = [{"from": [same]}]
     if isinstance(workload.spec, Replica):
-        # Whoever is in the cluster may ask it, but nothing else than its server; with keys only who asks for them.
+        # Any pod of the cluster may connect to its server's port; with access keys only the gateways may.
         gateways = {"kubernetes.io/metadata.name": names.GATEWAY_NAMESPACE}
         who = {"matchLabels": gateways} if workload.spec.guarded else {}
         ingress.append({"from": [{"namespaceSelector": who}], "ports": [{"port": MASTER_PORT, "protocol": "TCP"}]})

@@ -1,4 +1,4 @@
-"""An overlay laid over a pod, as Kubernetes' strategic merge does it: mappings by key, lists by name or added."""
+"""Applies an overlay to a pod like Kubernetes' strategic merge: mappings by key, lists by name or appended."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from fairlead.specs.tables.pod_fields import POD, Branch, Items, Tree
 
 
 def lay_over(pod: dict[str, Any], overlay: Overlay) -> dict[str, Any]:
-    """The pod with the overlay's fields; what is not in the overlay stays."""
+    """Return the pod with the overlay's fields; all other fields are kept."""
     merged: dict[str, Any] = _merged(pod, overlay.pod, POD)
     return merged
 

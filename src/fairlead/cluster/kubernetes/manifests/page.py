@@ -1,7 +1,7 @@
-"""The page inside the cluster: `fairlead ui --sign-in` behind a Service, with no rights and no credentials of its own.
+"""The web page in the cluster: `fairlead ui --sign-in` behind a Service, without rights or credentials of its own.
 
-Each reader's own token is used against the API server, so that RBAC decides. The pod gets the API server's certificate
-and its namespace, where others have their account's token beside them.
+It uses each reader's own token on the API server, so that RBAC decides. The pod gets the API server's certificate and
+its namespace at the usual path, without the account's token.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ PAGE_PORT = 8080
 PORT = 80
 REPLICAS = 2
 PLACE = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""The place where every client in a pod looks for the certificate and the namespace."""
+"""Directory in which clients in a pod look for the certificate and the namespace."""
 _SELECTOR = {"app.kubernetes.io/name": PAGE}
 
 
 def render_page(image: str, namespace: str, user: int) -> list[dict[str, Any]]:
-    """Account, NetworkPolicy, Service and Deployment of the page.
+    """Render account, NetworkPolicy, Service and Deployment of the page.
 
     Args:
         user: Numeric user and group that it runs as.
@@ -46,7 +46,7 @@ def _service(namespace: str) -> dict[str, Any]:
 
 
 def _network_policy(namespace: str) -> dict[str, Any]:
-    """In: the page. Out: names and the API server, whose address no policy can name."""
+    """Allow ingress for the page, and egress to DNS and the API server, whose address no policy can name."""
     dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
     api = [{"port": port, "protocol": "TCP"} for port in (443, 6443)]
     return {

@@ -1,6 +1,6 @@
-"""The driver of a pipeline as a run with a pod, and what the runs of its steps have from the pipeline. Pure.
+"""The driver of a pipeline as a run with a pod, and the fields that runs of its steps inherit. Pure.
 
-The object of a Pipeline says what somebody asked for; what carries it out follows from that whenever it is read.
+A Pipeline object contains the user's request; its driver is derived from that whenever the object is read.
 """
 
 import hashlib
@@ -18,18 +18,18 @@ from fairlead.runtime.places import is_url
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.packing import packed
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.pipeline import DRIVER, WATCH_VARIABLE, Drift, Pipeline, map_runs
+from fairlead.specs.pipeline import DRIVER, WATCH_VARIABLE, Pipeline, map_runs
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import ENV_VALUE, Launch, Training
 from fairlead.specs.workload import PIPELINE_VARIABLE
 
 COMMAND = f"{PYTHON} {PROGRAM}"
-# Of one that mostly waits for others.
+# For a driver that mostly waits for other runs.
 WAITING_CPU_MILLI, WAITING_MEMORY_BYTES = 200, 256 * 1024**2
 WATCH_CPU_MILLI, WATCH_MEMORY_BYTES = 50, 128 * 1024**2
-# Rows of a file and, for `detector` and `reference`, libraries of numbers.
+# For rows of a file and, with `detector` and `reference`, numeric libraries.
 DRIFT_CPU_MILLI, DRIFT_MEMORY_BYTES = 200, 512 * 1024**2
-# So often it may be run by itself, as far as names of its runs go.
+# Most automatic runs, as limited by the names of the runs.
 MOST_RUNS = 9_999
 ADVICE = (
     "give `checkpoint.to` a URL such as s3://bucket/pipelines, or a directory on a volume that `kubernetes` "
@@ -38,10 +38,10 @@ ADVICE = (
 
 
 def place_problem(pipeline: Pipeline, run: Training) -> str | None:
-    """Find what keeps a place from outliving the pods of a pipeline; None for nothing.
+    """Return why the checkpoint storage does not outlive the pipeline's pods; None if it does.
 
     Args:
-        run: The pipeline's driver, or any run that mounts what that does.
+        run: The pipeline's driver, or any run with the same mounts.
     """
     to = pipeline.checkpoint.to
     if to is None:
@@ -52,10 +52,10 @@ def place_problem(pipeline: Pipeline, run: Training) -> str | None:
 
 
 def variable(pipeline: Pipeline) -> str:
-    """Return the variable that takes a pipeline into its driver's pod.
+    """Return the variable that passes a pipeline to its driver's pod.
 
     Raises:
-        InvalidSpec: It is too long.
+        InvalidSpec: The variable is too long.
     """
     value = packed(pipeline)
     if len(value) > ENV_VALUE.max_length:
@@ -69,10 +69,10 @@ def variable(pipeline: Pipeline) -> str:
 
 
 def with_driver(pipeline: Pipeline) -> Pipeline:
-    """The pipeline with its driver, and its runs with what they have from it.
+    """Return the pipeline with its driver, and its runs with the fields that they inherit.
 
     Raises:
-        InvalidSpec: A cluster cannot carry it out.
+        InvalidSpec: A cluster cannot execute it.
     """
     to = pipeline.checkpoint.to
 
@@ -100,10 +100,10 @@ def with_driver(pipeline: Pipeline) -> Pipeline:
 
 
 def _standing(pipeline: Pipeline) -> Pipeline:
-    """The pipeline as one that runs by itself: its runs have drivers, and one of its own looks at data."""
+    """Return a pipeline with triggers: its runs have drivers, and one more run watches its data."""
     on = pipeline.on
     try:
-        # Each run of it has a name of its own, and so have the runs of that.
+        # Each of its runs has a distinct name, and so have the runs of their steps.
         _driver(replace(pipeline, name=f"{pipeline.name}-{MOST_RUNS}", schedule=None, on=None))
     except BrokenRules as error:
         raise InvalidSpec(
@@ -124,21 +124,29 @@ def _standing(pipeline: Pipeline) -> Pipeline:
         ),
         grace_s=1.0,
     )
-    problem = None if on.drift is None else _drift_problem(on.drift, watch)
-    if problem is not None:
+    problems = [_unseen(f"on.data: {each}", each, "data", "no change", watch) for each in on.data]
+    if on.drift is not None:
+        seen = on.drift.data
+        problems.append(_unseen(f"on.drift.data: {seen}", seen, "drift", "no row that is appended", watch))
+    for problem in filter(None, problems):
         raise InvalidSpec((f"{pipeline.name}: {problem}",))
     digest = hashlib.sha256(repr(watch).encode("utf-8", "surrogatepass")).hexdigest()[:HASH]
     return replace(pipeline, watch=replace(watch, labels={**watch.labels, WATCHES: digest}))
 
 
-def _drift_problem(drift: Drift, watch: Training) -> str | None:
-    """Find what keeps rows that are appended from the pod that looks at them; None for nothing."""
-    if is_url(drift.data) or mount_at(watch, drift.data.removeprefix("file://"), to_write=False) is not None:
+def _unseen(what: str, place: str, looks_for: str, change: str, watch: Training) -> str | None:
+    """Return why changed data is not visible to the pod that watches it; None if it is.
+
+    Args:
+        what: The key and its value, for the message.
+        change: What the pod would never see.
+    """
+    if is_url(place) or mount_at(watch, place.removeprefix("file://"), to_write=False) is not None:
         return None
     return (
-        f"on.drift.data: {drift.data} is on no volume of the pipeline, so that the pod that looks for drift would see "
-        "no row that is appended; give a URL such as s3://bucket/seen.csv, or a file on a volume that `kubernetes` "
-        "mounts, such as a PersistentVolumeClaim."
+        f"{what} is on no volume of the pipeline, so that the pod that looks for {looks_for} would see {change}; "
+        "give a URL such as s3://bucket/seen.csv, or a path on a volume that `kubernetes` mounts, such as a "
+        "PersistentVolumeClaim."
     )
 
 
@@ -165,7 +173,7 @@ def _driver(pipeline: Pipeline) -> Training:
 
 
 def _run_of(pipeline: Pipeline, what: str, *, env: Mapping[str, str], resources: Resources, grace_s: float) -> Training:
-    """A run of our own program with what a pipeline has: its files, its image, its variables."""
+    """Return a run of Fairlead's own program with the pipeline's files, image and variables."""
     return Training(
         name=f"{pipeline.name}-{what}",
         run=COMMAND,
@@ -183,7 +191,7 @@ def _run_of(pipeline: Pipeline, what: str, *, env: Mapping[str, str], resources:
 
 
 def _steps_problem(pipeline: Pipeline, driver: Training, to: str) -> str | None:
-    """Find what keeps runs of steps from what the driver hands on; None for nothing."""
+    """Return why runs of steps cannot read the driver's files; None if they can."""
     if not pipeline.has_children:
         return None
     if is_url(to):

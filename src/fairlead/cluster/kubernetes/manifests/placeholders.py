@@ -1,7 +1,7 @@
-"""A placeholder: a pod of the shape of a gang's member that does nothing, so that an autoscaler brings a node for it.
+"""A placeholder: an idle pod with the shape of a gang's member, which makes an autoscaler add a node for it.
 
-Its priority is below that of every run, so kube-scheduler gives its place to whoever comes, and above -10, below which
-the Cluster Autoscaler takes a pod for expendable and brings nothing. It has not the labels by which members are found.
+Its priority is below that of every run, so that kube-scheduler preempts it for any pod, and above -10, below which the
+Cluster Autoscaler treats pods as expendable and adds no node. It lacks the labels by which members are found.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from fairlead.state.snapshot import Grant, Workload
 
 PRIORITY = -5
 WAIT = "import signal; signal.pause()"
-# What makes up where a pod may go, and what a namespace asks of it.
+# Fields that determine eligible nodes, and that a namespace may require.
 _KEPT = (
     "tolerations", "nodeSelector", "schedulerName", "runtimeClassName", "securityContext", "imagePullSecrets",
     "automountServiceAccountToken", "enableServiceLinks",
@@ -37,13 +37,13 @@ def render_placeholder(
     shunned: Iterable[tuple[str, str]] = (),
     prices: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    """The placeholder of one member.
+    """Render the placeholder of one member.
 
     Args:
-        device: What the member will ask a node for; None for a run without GPUs.
-        labels: Alternatives of key and value, one of which a node must have; none for any node.
-        shunned: Keys and values of which a node must have none.
-        prices: Values of the label with a node's price of which it must have one; None for any price.
+        device: The resource that the member will request; None for a run without GPUs.
+        labels: Alternative labels as key and value, one of which a node must have; empty for any node.
+        shunned: Labels as key and value that a node must not have.
+        prices: Values of the price label of which a node must have one; None for any price.
     """
     spec, asked = workload.spec, workload.spec.resources
     grant = Grant(cpu_milli=asked.cpu_milli or 0, memory_bytes=asked.memory_bytes or 0)
@@ -74,7 +74,7 @@ def render_placeholder(
                 names.ROOM_FOR: workload.uid,
                 names.INDEX: str(index),
             },
-            # A node that came for a gang stays until all of them are there.
+            # A node added for a gang is kept until all of the gang's nodes are there.
             "annotations": {
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
                 "karpenter.sh/do-not-disrupt": "true",
@@ -93,7 +93,7 @@ def render_placeholder(
 
 
 def render_priority_class() -> dict[str, Any]:
-    """The priority of placeholders; they take nobody's place."""
+    """Render the priority class of placeholders, which never preempt."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -106,7 +106,7 @@ def render_priority_class() -> dict[str, Any]:
 
 
 def _sum(lists: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Sum up what containers ask for, of every resource."""
+    """Return the sum of the containers' requests, by resource."""
     total: dict[str, Decimal] = {}
     for resources in lists:
         for name, value in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
@@ -115,7 +115,7 @@ def _sum(lists: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _others(shunned: Iterable[tuple[str, str]], prices: Iterable[str] | None) -> list[dict[str, Any]]:
-    """Find what holds in every term of an affinity."""
+    """Return the expressions that every term of an affinity must have."""
     found: list[dict[str, Any]] = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in shunned]
     if prices is not None:
         found.append({"key": PRICE_LABEL, "operator": "In", "values": sorted(prices)})

@@ -1,4 +1,4 @@
-"""Makes a pod's environment, the same as on every other cluster: variables, places, and what the shim is told."""
+"""Builds a pod's environment, which is the same on every cluster: variables, paths and the shim's instructions."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from fairlead.state.run_places import place_of
 from fairlead.state.snapshot import Workload
 
 HOME = "/fairlead"
-LOCAL = f"{HOME}/local"  # an emptyDir: what this pod writes for itself
+LOCAL = f"{HOME}/local"  # an emptyDir for files of this pod
 POD_DIR = f"{LOCAL}/pod"
 RUN_DIR = f"{LOCAL}/run"
 WORK_DIR = f"{LOCAL}/work"
@@ -19,13 +19,13 @@ RUNTIME_DIR = f"{HOME}/runtime"
 RUNTIME = f"{RUNTIME_DIR}/runtime.pyz"
 DRIVER = f"{RUNTIME_DIR}/driver.pyz"
 WORKDIR_PARTS = f"{HOME}/workdir"
-MASTER_PORT = 29500  # torchrun's own; a pod has its ports to itself
+MASTER_PORT = 29500  # torchrun's default; a pod shares its ports with no other
 LOG_MAX_BYTES = 4 * 1024 * 1024
 LOG_FILES = 1
 
 
 def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | None) -> dict[str, str]:
-    """The variables that every rank of a pod has in common."""
+    """Return the variables that all ranks of a pod share."""
     domain = f"{service_name(workload)}.{workload.spec.team}.svc"
     first = pod_name(workload.gang, create.attempt, 0)
     return contract.environment(
@@ -38,7 +38,7 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
         checkpoint_to=checkpoint_to,
         master=(f"{first}.{domain}", MASTER_PORT),
         hosts=f"{first.removesuffix('0')}{{}}.{domain}",
-        # Kubelet and other pods reach it at the pod's address.
+        # Kubelet and other pods connect to the pod's address.
         listen="0.0.0.0",
     )
 
@@ -46,14 +46,14 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
 def instructions(
     workload: Workload, create: CreatePod, *, checkpoint_to: str | None, has_parts: bool, archive: str | None = None
 ) -> dict[str, str]:
-    """Make the variables by which the pod's entry is told; it keeps them from the ranks.
+    """Return the variables with the instructions for the pod's entry point, which does not pass them to the ranks.
 
-    The ranks' variables are in it: each of its own would cost the API server more than all of them do together.
-    Commands are variables of their own because one variable holds at most 128 KiB.
+    They include the ranks' variables: as separate variables, each would cost the API server more than all of them do
+    together. Commands are separate variables because one variable holds at most 128 KiB.
 
     Args:
-        has_parts: The working directory is mounted in pieces.
-        archive: Where it lies instead; None for none.
+        has_parts: The working directory is mounted in parts.
+        archive: Path or URL of the working directory's archive instead; None for none.
     """
     spec = workload.spec
     ranks, first = spec.ranks_on_each_node, create.index * spec.ranks_on_each_node
@@ -77,10 +77,10 @@ def instructions(
 
 
 def checkpoint_place(workload: Workload, default: str | None) -> str | None:
-    """Return where the checkpoints of this run are; None when there is no place that outlives a pod.
+    """Return the location of a run's checkpoints; None if there is none that outlives a pod.
 
     Args:
-        default: The cluster's or the team's own place, for runs that name none.
+        default: Location of the cluster or the team, for runs that name none.
     """
     to = workload.spec.checkpoint.to or default
     return None if to is None else place_of(to, workload)

@@ -1,4 +1,4 @@
-"""The pod of one member of a gang, as a pure function of what was decided."""
+"""Renders the pod of one member of a gang, as a pure function of the decision."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,39 +23,39 @@ from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Taint, Workload
 
 MEMORY_BYTES_PER_RANK = 4 * 1024**3
-"""Request and limit where nobody says; one core for each rank likewise."""
+"""Default request and limit; the default CPU request is one core for each rank."""
 PYTHON = "python3"
 """Interpreter of the image that runs the shim; 3.9 or newer."""
 USER = 1000
 """User and group of every process; Pod Security's ``restricted`` forbids 0."""
-GRACE_SLACK_S = 10  # for the shim to end what is left and to record it
+GRACE_SLACK_S = 10  # for the shim to kill remaining processes and to record the end
 REPORTER = "fairlead-reporter"
-# A Python starts on it in 1.5 s. Until then it hears no notice, and the end of a short run would wait for it.
+# Python starts on it in 1.5 s. Until then it receives no signals, and the end of a short run would wait for it.
 REPORTER_CPU_MILLI = 50
 REPORTER_MEMORY_BYTES = 32 * 1024**2
-# A driver that asks for runs is asked as often, and its steps wait meanwhile.
+# Interval at which a driver with runs is polled; its steps wait in the meantime.
 ASKED_EVERY_S = 1.0
 START_PERIOD_S = 2
-# Kubelet asks a replica of an endpoint as often as this machine's agent does one that serves.
+# Kubelet probes a replica of an endpoint as often as the local agent probes a local one.
 PROBE_PERIOD_S, PROBE_TIMEOUT_S, PROBE_PATIENCE = 1, 2, 3
-# A pod that goes is told to nobody any more, but those who were told before learn that only after a while: kube-proxy
-# gathers changes for a second. So long its server does not hear of it.
+# A stopping pod is unlisted at once, but clients see that only after a while, because kube-proxy batches changes for a
+# second. For this time its server gets no stop notice.
 UNLISTED_S = 3
-START_MOST_S = 86_400  # `setup` may take long, and only `max_duration` bounds it
+START_MOST_S = 86_400  # `setup` may take long; only `max_duration` limits it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSettings:
-    """Settings that a cluster or a team decides for all its pods.
+    """Settings of a cluster or a team for all its pods.
 
     Attributes:
-        runtime: ConfigMap that holds the runtime, in the pod's namespace.
-        workdir: ConfigMaps that hold the working directory, in their order; empty for the image's own.
-        archive: Path or URL of the working directory instead; None for none.
-        image: For runs that name none.
-        checkpoint_to: Directory or URL for runs that name none; None when there is no such place.
-        placeholder_image: One that does nothing, such as a pause image; None takes the run's own, with its Python, so
-            that it is on the new node already when the run comes.
+        runtime: ConfigMap with the runtime, in the pod's namespace.
+        workdir: ConfigMaps with the working directory, in order; empty for the image's own.
+        archive: Path or URL of the working directory's archive instead; None for none.
+        image: Image of runs that name none.
+        checkpoint_to: Directory or URL for runs that name none; None if there is none.
+        placeholder_image: An idle image, such as a pause image; None for the run's own with its Python, so that the
+        image is on the new node before the run.
     """
 
     runtime: str
@@ -74,13 +74,13 @@ def render_pod(
     device: DeviceResource | None = None,
     taints: Sequence[Taint] | None = None,
 ) -> dict[str, Any]:
-    """The pod.
+    """Render the pod.
 
     Args:
-        create: Without a node it is what any node would get that suits.
+        create: The member; without a node the pod is rendered for any suitable node.
         device: The resource of the chosen node that meets the run's GPU request; None for a run without GPUs.
-        taints: The chosen node's, so that no others are tolerated; None for those of all GPU and spot nodes. Each
-            toleration of a pod costs the API server a tenth of a millisecond or two.
+        taints: The chosen node's taints, so that no others are tolerated; None to tolerate those of all GPU and spot
+            nodes. Each toleration of a pod costs the API server a tenth of a millisecond or two.
     """
     spec = workload.spec
     name = names.pod_name(spec, create.attempt, create.index)
@@ -101,7 +101,7 @@ def render_pod(
         "ownerReferences": [names.owner(workload)],
     }
     if isinstance(spec, Replica):
-        # By which an autoscaler of the cluster finds them.
+        # The label by which an autoscaler of the cluster selects them.
         metadata["labels"] |= {names.SERVICE: spec.service}
     resources = _resources(workload, create, device)
     ranks: dict[str, Any] = {
@@ -158,18 +158,18 @@ def render_pod(
 
 
 def overhead(create: CreatePod) -> tuple[int, int]:
-    """Thousandths of a core and bytes that a pod takes beside its grant."""
+    """Return the thousandths of a core and the bytes that a pod requests in addition to its grant."""
     return (REPORTER_CPU_MILLI, REPORTER_MEMORY_BYTES) if create.index == 0 else (0, 0)
 
 
 def _resources(workload: Workload, create: CreatePod, device: DeviceResource | None) -> dict[str, str | int]:
-    """Requests and limits in one, so that no neighbour can take what was granted."""
+    """Return the amounts of both requests and limits, which are equal, so that neighbours cannot use granted ones."""
     grant = create.grant
     return _amounts(grant.cpu_milli, grant.memory_bytes, workload.spec.ranks_on_each_node, device)
 
 
 def server_resources(spec: Training, device: DeviceResource | None) -> dict[str, dict[str, str | int]]:
-    """Requests and limits of a server that is not placed by us."""
+    """Return requests and limits of a server that Fairlead does not place."""
     asked = _amounts(spec.resources.cpu_milli, spec.resources.memory_bytes, 1, device)
     return {"requests": dict(asked), "limits": dict(asked)}
 
@@ -201,12 +201,12 @@ def _variables(workload: Workload, create: CreatePod, settings: PodSettings) -> 
 
 
 def literal(value: str) -> str:
-    """A value that Kubernetes gives to the program as it is, without putting in other variables for ``$(NAME)``."""
+    """Escape a value so that Kubernetes does not expand ``$(NAME)`` in it."""
     return value.replace("$", "$$")
 
 
 def _tolerations_of(spec: ProgramSpec, taints: Sequence[Taint]) -> list[dict[str, str]]:
-    """Placement has chosen the node, so its GPU taints are tolerated also by a run that asks for no GPU."""
+    """Return tolerations for the chosen node, including its GPU taints even for a run without GPUs."""
     of_gpus = [taint for taint in taints if taint.key in GPU_TAINTS]
     rest = [taint for taint in taints if taint.key not in GPU_TAINTS]
     return [
@@ -216,7 +216,7 @@ def _tolerations_of(spec: ProgramSpec, taints: Sequence[Taint]) -> list[dict[str
 
 
 def _started() -> dict[str, Any]:
-    """The pod is ready when its ranks were started; asked only until then."""
+    """Return the startup probe, which succeeds once the ranks were started."""
     look = f"import os, sys; sys.exit(not os.path.exists('{contract.POD_DIR}/started.json'))"
     return {
         "exec": {"command": [PYTHON, "-I", "-S", "-c", look]},
@@ -227,7 +227,7 @@ def _started() -> dict[str, Any]:
 
 
 def _served(spec: Replica) -> dict[str, Any]:
-    """Make what the container of an endpoint's server has besides: its port, its probe, and time to leave the lists."""
+    """Return the fields of an endpoint's server: its port, its probe, and a delay to be unlisted."""
     wait = f"import time; time.sleep({UNLISTED_S})"
     return {
         "ports": [{"name": "http", "containerPort": contract.MASTER_PORT}],
@@ -242,22 +242,22 @@ def _served(spec: Replica) -> dict[str, Any]:
 
 
 def unlisted_s(spec: ProgramSpec) -> int:
-    """Return the seconds that a pod runs on before its program gets its notice."""
+    """Return the seconds between a pod's deletion and its program's stop notice."""
     return UNLISTED_S if isinstance(spec, Replica) else 0
 
 
 def is_followed(workload: Workload) -> bool:
-    """Return whether a run is the driver of a pipeline some of whose steps are runs: it asks for these, and is told."""
+    """Return whether a run is the driver of a pipeline with runs as steps: it requests them and gets their state."""
     return workload.parent is not None and PIPELINE_VARIABLE in workload.spec.env
 
 
 def _is_told(workload: Workload) -> bool:
-    """Return whether a run finds in a file what the operator tells it of its pipeline."""
+    """Return whether a run has a file with the operator's information about its pipeline."""
     return is_followed(workload) or (workload.parent is not None and driver_bundle.is_watch(workload.spec))
 
 
 def _reporter(workload: Workload, settings: PodSettings) -> dict[str, Any]:
-    """The container whose log is the run's progress, one line each; it ends when the ranks have ended."""
+    """Return the container whose log is the run's progress, one line each; it ends after the ranks."""
     spec = workload.spec
     soon = (str(ASKED_EVERY_S),) if is_followed(workload) else ()
     resources = {"cpu": str(format_cpu(REPORTER_CPU_MILLI)), "memory": str(REPORTER_MEMORY_BYTES)}
@@ -277,7 +277,7 @@ def _reporter(workload: Workload, settings: PodSettings) -> dict[str, Any]:
 
 def _volumes(workload: Workload, settings: PodSettings, memory: str | int) -> list[dict[str, Any]]:
     spec = workload.spec
-    # As on any machine: half of memory. It counts as the pod's memory either way.
+    # The default on any machine: half of memory. It counts as the pod's memory either way.
     shared = spec.resources.shm_bytes or int(memory) // 2
     runtime: dict[str, Any] = {"configMap": {"name": settings.runtime}}
     if driver_bundle.is_driver(spec):
@@ -299,9 +299,9 @@ def _volumes(workload: Workload, settings: PodSettings, memory: str | int) -> li
 
 
 def _pinned(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """The affinity, but to one node only, by its name; kube-scheduler then checks the rest and binds.
+    """Return the affinity restricted to one node by name; kube-scheduler then checks the rest and binds the pod.
 
-    Terms are alternatives, so every one of them gets the name.
+    Terms are alternatives, so the name is added to each of them.
     """
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     of_nodes = dict(affinity.get("nodeAffinity") or {})
@@ -316,4 +316,4 @@ SERVER_SECURITY: dict[str, Any] = {
     **_CONTAINED, "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }  # fmt: skip
-"""As Pod Security's ``restricted`` asks for, in the fields of a container alone."""
+"""Settings that Pod Security's ``restricted`` requires, in fields of a container alone."""

@@ -1,7 +1,7 @@
-"""Keeps in an annotation which files each revision of an endpoint has, so that a replica that comes has its own. Pure.
+"""Records in an annotation the files of each revision of an endpoint, so that a new replica gets its own. Pure.
 
-The code of a revision has a name: a hash of the files that go along, but for specs. What is sent under a name again, as
-when a spec beside the program was edited, takes the place of what was sent before.
+The code of a revision is named by a hash of the uploaded files without specs. Files uploaded again under the same name,
+for example after a spec beside the program was edited, replace the earlier ones.
 """
 
 import hashlib
@@ -23,13 +23,12 @@ SPECS = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentFiles:
-    """Files that were sent once.
+    """Files of one upload.
 
     Attributes:
-        code: The name of their code; empty for those that were sent before code had names.
-        workdir: As the annotation of a working directory says it.
-        commit: Where they stood in git, as the annotation of a revision says it, without the diff; None where git had
-            no say.
+        code: The name of their code; empty for uploads from before code had names.
+        workdir: The annotation of a working directory.
+        commit: Their git commit in the form of a revision's annotation, without the diff; None without git.
     """
 
     code: str
@@ -39,33 +38,33 @@ class SentFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionFiles:
-    """The files of an endpoint's revisions, as its annotations list them.
+    """The files of an endpoint's revisions, as listed in its annotations.
 
     Attributes:
         code: The name of the code that its spec describes.
-        sent: All that are kept, the latest last.
+        sent: All kept uploads, the latest last.
     """
 
     code: str = ""
     sent: tuple[SentFiles, ...] = ()
 
     def of(self, code: str) -> SentFiles | None:
-        """Return the files of a code; None where none are kept."""
+        """Return the files of a code; None if none are kept."""
         return next((each for each in reversed(self.sent) if each.code == code), None)
 
     def annotations(self, code: str) -> dict[str, str | None]:
-        """Return the annotations that give a workload the files of a code, without those of the list."""
+        """Return the annotations that give a workload the files of a code, without the list."""
         there = self.of(code)
         return {} if there is None else {WORKDIR: there.workdir, REVISION: there.commit}
 
     def listed(self) -> str:
-        """Return the list as it is kept."""
+        """Return the list as it is stored."""
         sent = [[each.code, each.workdir, each.commit] for each in self.sent]
         return json.dumps({"code": self.code, "sent": sent}, separators=(",", ":"))
 
 
 def code_name(directory: Path) -> str:
-    """Return the name of the code in a directory: the same for the same files, whatever its specs say."""
+    """Return the name of the code in a directory, which depends on all files except specs."""
     told = [
         (path.relative_to(directory).as_posix(), _digest(path), os.access(path, os.X_OK))
         for path in files(directory)
@@ -75,22 +74,22 @@ def code_name(directory: Path) -> str:
 
 
 def read_files(annotations: Mapping[str, str]) -> RevisionFiles:
-    """Read what annotations say; files that came before code had names are those of the empty one."""
+    """Parse annotations; files from before code had names belong to the empty name."""
     try:
         told: Any = json.loads(annotations[CODE])
         sent = tuple(SentFiles(code=str(each[0]), workdir=str(each[1]), commit=each[2]) for each in told["sent"])
         return RevisionFiles(code=str(told["code"]), sent=sent)
     except (KeyError, ValueError, TypeError, IndexError):
-        # There is none, or somebody else has written it.
+        # There is none, or it was not written by Fairlead.
         there = annotations.get(WORKDIR)
         return RevisionFiles() if not there else RevisionFiles(sent=(_sent("", there, annotations.get(REVISION)),))
 
 
 def revised(before: RevisionFiles, code: str, annotations: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the annotations of an endpoint that gets the code of a name.
+    """Return the annotations of an endpoint that changes to a code.
 
     Args:
-        annotations: Of the files that were sent now; without any the endpoint goes back to what is kept.
+        annotations: Annotations of the files uploaded now; without any the endpoint uses files that are kept.
     """
     if WORKDIR in annotations:
         new = _sent(code, annotations[WORKDIR], annotations.get(REVISION))
@@ -105,8 +104,8 @@ def without_unneeded(given: RevisionFiles, codes: Collection[str], workdirs: Col
     """Return the files without those that no revision has any more.
 
     Args:
-        codes: Of the revisions that are remembered.
-        workdirs: Of replicas that are there.
+        codes: Codes of the remembered revisions.
+        workdirs: Working directories of existing replicas.
     """
     newest = {given.of(code) for code in {*codes, given.code}}
     return replace(given, sent=tuple(each for each in given.sent if each in newest or each.workdir in workdirs))

@@ -1,6 +1,6 @@
-"""Grants rights: the operator's own, and the three roles that a team's people get.
+"""Roles and bindings: the operator's own, and the three roles for members of a team.
 
-The operator's rules are those of its requests and nothing more; a verb is here because some code makes that request.
+The operator's rules cover exactly its requests: each verb is listed because some code makes that request.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ Rules = list[dict[str, Any]]
 
 
 def rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], *names: str) -> dict[str, Any]:
-    """One rule; ``names`` are the only objects it holds for, all when there are none."""
+    """Return one rule; ``names`` limits it to these objects, if given."""
     found: dict[str, Any] = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
     return found | ({"resourceNames": list(names)} if names else {})
 
@@ -34,24 +34,24 @@ def rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], *names:
 WORKLOADS = tuple(map(plural, workload_kinds()))
 """Plurals of the kinds of workloads, with pods and with children."""
 WRITTEN = tuple(plural(kind) for kind in workload_kinds() if kind not in SUBMITTED_BY)
-"""Plurals of those that people write; others are submitted by those."""
+"""Plurals of the kinds that users write; the others are submitted by their parents."""
 OTHERS = tuple(plural(kind) for kind in workload_kinds() if kind in SUBMITTED_BY)
 NOBODYS = (plural("Serving"),)
-"""Plurals of those that no other workload submits."""
+"""Plurals of the kinds that no other workload submits."""
 USAGE = rule("metrics.k8s.io", ("pods",), ("get", "list"))
 ROLES: dict[str, Rules] = {
     "viewer": [
         rule(GROUP, WORKLOADS, READ),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
-        rule("", ("configmaps",), ("get",)),  # the last lines of pods that are gone
+        rule("", ("configmaps",), ("get",)),  # the last lines of deleted pods
     ],
     "user": [
         rule(GROUP, WRITTEN, (*READ, "create", "update", "patch", "delete")),
         rule(GROUP, OTHERS, (*READ, "patch", "delete")),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas", "persistentvolumeclaims"), READ),
-        rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
+        rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened by a GET
         rule("", ("configmaps",), ("get", "create", "patch")),
     ],
     "admin": [
@@ -60,7 +60,7 @@ ROLES: dict[str, Rules] = {
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
         rule("", ("pods",), ("delete",)),
-        rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
+        rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened by a GET
         rule(
             "",
             ("configmaps", "secrets", "persistentvolumeclaims", "serviceaccounts"),
@@ -70,46 +70,46 @@ ROLES: dict[str, Rules] = {
 }
 
 OPERATOR_RULES: Rules = [
-    rule(GROUP, WORKLOADS, (*READ, "patch", "delete")),  # finalizers, and runs that are not kept any longer
+    rule(GROUP, WORKLOADS, (*READ, "patch", "delete")),  # finalizers, and runs beyond their retention
     rule(GROUP, tuple(f"{each}/status" for each in WORKLOADS), ("patch",)),
     rule(GROUP, tuple(each for each in WORKLOADS if each not in NOBODYS), ("create",)),  # children of parents
-    rule(GROUP, ("teams",), ("list", "watch")),  # for the queue, and for whoever keeps them
+    rule(GROUP, ("teams",), ("list", "watch")),  # for the queue, and for the team controller
     rule("", ("nodes",), ("list", "watch")),
-    # GPUs of nodes without a device plugin, and who has them
+    # GPUs of nodes without a device plugin, and their allocations
     rule("resource.k8s.io", ("resourceslices", "resourceclaims"), ("list", "watch")),
-    rule("apps", ("daemonsets",), ("list", "watch")),  # what they will take of a new node
+    rule("apps", ("daemonsets",), ("list", "watch")),  # their requests on a new node
     rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
-    rule("", ("pods",), ("patch",)),  # of a pipeline's driver: what became of the runs that it asked for
+    rule("", ("pods",), ("patch",)),  # of a pipeline's driver: the state of the runs that it requested
     rule("", ("pods/log",), ("get",)),
     rule("", ("services", "configmaps"), ("create",)),
-    rule("", ("services",), ("get", "patch")),  # of an endpoint: whose the one is that is there, and to take it over
-    rule("", ("configmaps",), ("patch",)),  # the last lines of pods that are gone
+    rule("", ("services",), ("get", "patch")),  # of an endpoint: the owner of an existing one, and to adopt it
+    rule("", ("configmaps",), ("patch",)),  # the last lines of deleted pods
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
-    rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods, and who serves
-    rule("autoscaling", ("horizontalpodautoscalers",), ("list",)),  # which endpoints the cluster's own autoscaler has
+    rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods, and ready replicas
+    rule("autoscaling", ("horizontalpodautoscalers",), ("list",)),  # endpoints that the cluster's autoscaler scales
     rule("keda.sh", ("scaledobjects",), ("list",)),
-    rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
-    rule("autoscaling.k8s.io", ("verticalpodautoscalers",), ("list",)),  # what those recommend whom a label names
-    rule("", ("configmaps",), ("list", "watch"), ACCESS_KEYS),  # hashes of keys, which gateways ask for
-    rule("", ("configmaps",), ("get",), AUTOSCALER_STATUS),  # whether the Cluster Autoscaler is there
-    rule("", ("events",), ("list",)),  # what an autoscaler says of a placeholder, and kubelet of a pod
-    rule("", ("events",), ("create", "patch")),  # what happened, for `kubectl describe`; the same again counts up
+    rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may be added, and within which limits
+    rule("autoscaling.k8s.io", ("verticalpodautoscalers",), ("list",)),  # recommendations of those with the label
+    rule("", ("configmaps",), ("list", "watch"), ACCESS_KEYS),  # hashes of keys, which gateways check
+    rule("", ("configmaps",), ("get",), AUTOSCALER_STATUS),  # whether the Cluster Autoscaler is installed
+    rule("", ("events",), ("list",)),  # an autoscaler's on placeholders, and kubelet's on pods
+    rule("", ("events",), ("create", "patch")),  # for `kubectl describe`; a repeated event is counted
 ]
 
-# What keeping teams takes. Only these roles can be given to people, whatever they hold.
+# Rights for managing teams. `bind` is limited to these roles, so no other role can be granted to users.
 TEAM_RULES: Rules = [
     rule(GROUP, ("pools",), ("list", "watch")),
     rule(GROUP, ("teams/status", "pools/status"), ("patch",)),
-    rule("", ("namespaces",), ("get", "list", "watch", "create", "patch")),  # get: whose it is, before it is taken
-    rule("", ("resourcequotas",), ("list", "watch", "create", "patch", "delete")),  # a team may have none any more
+    rule("", ("namespaces",), ("get", "list", "watch", "create", "patch")),  # get: the owner, before adoption
+    rule("", ("resourcequotas",), ("list", "watch", "create", "patch", "delete")),  # deleted if a team has none
     rule("", ("limitranges",), ("list", "watch", "create", "patch")),
     rule("networking.k8s.io", ("networkpolicies",), ("list", "watch", "create", "patch")),
     rule(API_GROUP, ("rolebindings",), ("list", "watch", "create", "patch")),
     rule(API_GROUP, ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
 ]
 
-# What runs and endpoints with an `engine` take: an object for each start or endpoint, and nothing where a cluster has
-# no such engine.
+# Rights for runs and endpoints with an `engine`: one object for each attempt or endpoint. They have no effect on a
+# cluster without the engine.
 _HANDED = ("get", "list", "watch", "create", "delete")
 _SCALING = ("create", "patch", "delete")
 ENGINE_RULES: Rules = [
@@ -117,48 +117,45 @@ ENGINE_RULES: Rules = [
     rule("batch", ("jobs",), _HANDED),  # those that Kueue admits
     rule("kubeflow.org", ("pytorchjobs", "tfjobs", "xgboostjobs", "mpijobs"), _HANDED),
     rule("trainer.kubeflow.org", ("trainjobs",), _HANDED),
-    rule("trainer.kubeflow.org", ("trainingruntimes",), ("get", "create", "delete")),  # what the pods of a start are
+    rule("trainer.kubeflow.org", ("trainingruntimes",), ("get", "create", "delete")),  # the pods of an attempt
     rule("ray.io", ("rayjobs",), _HANDED),
     rule("batch.volcano.sh", ("jobs",), _HANDED),
-    rule("kubeflow.org", ("experiments",), ("list", "watch", "create", "patch")),  # what Katib searches
-    rule("kubeflow.org", ("trials",), ("list", "watch")),  # what it proposes
-    rule("kubeflow.org", ("trials/status",), ("patch",)),  # how that ended
     rule("serving.kserve.io", ("inferenceservices",), (*_HANDED, "patch")),
-    rule("apps", ("deployments",), ("list", "watch")),  # how far those of KServe, Seldon and Katib are
+    rule("apps", ("deployments",), ("list", "watch")),  # roll-outs of KServe's and Seldon's Deployments
     rule("machinelearning.seldon.io", ("seldondeployments",), (*_HANDED, "patch")),
     rule("serving.knative.dev", ("services",), (*_HANDED, "patch")),
-    rule("serving.knative.dev", ("revisions",), ("list", "watch")),  # how many replicas there are
-    rule("autoscaling", ("horizontalpodautoscalers",), _SCALING),  # of endpoints that a cluster's own scales
+    rule("serving.knative.dev", ("revisions",), ("list", "watch")),  # their number of replicas
+    rule("autoscaling", ("horizontalpodautoscalers",), _SCALING),  # for endpoints that the cluster's autoscaler scales
     rule("keda.sh", ("scaledobjects",), _SCALING),
-    rule("kueue.x-k8s.io", ("workloads",), ("list", "watch")),  # why it admits what it queues, and why not
+    rule("kueue.x-k8s.io", ("workloads",), ("list", "watch")),  # why it admits a workload or not
 ]
 
-# Only where nodes are to be partitioned anew: cordoning them, labels, and how far each is.
+# Only if the operator may change GPU partitions: it cordons and labels nodes, and annotates the state of each.
 NODE_PARTITIONER = "fairlead-node-partitioner"
 NODE_PARTITIONER_RULES: Rules = [rule("", ("nodes",), ("patch",))]
 
 SEEN = "fairlead-operator-seen"
-SEEN_RULES: Rules = [  # whether an operator runs at all, and which
+SEEN_RULES: Rules = [  # whether an operator runs, and which one
     rule("coordination.k8s.io", ("leases",), ("get",), LEASE),
     rule("apps", ("deployments",), ("get",), OPERATOR),
 ]
 
 GATEWAY_RULES: Rules = [
     rule("", ("configmaps",), ("list", "watch"), ROUTES),
-    rule("", ("configmaps",), ("create", "patch")),  # what is asked of endpoints, by the name of its pod
+    rule("", ("configmaps",), ("create", "patch")),  # the demand of endpoints, by the name of the gateway's pod
 ]
 OPERATOR_AT_GATEWAY = "fairlead-operator-at-gateway"
 OPERATOR_AT_GATEWAY_RULES: Rules = [
-    rule("", ("configmaps",), ("list", "watch", "create", "patch")),  # what gateways tell, and what they are told
+    rule("", ("configmaps",), ("list", "watch", "create", "patch")),  # demand from gateways, and their routes
 ]
 GATEWAY_SEEN = "fairlead-gateway-seen"
-GATEWAY_SEEN_RULES: Rules = [rule("apps", ("deployments",), ("get",), GATEWAY)]  # whether there are any
+GATEWAY_SEEN_RULES: Rules = [rule("apps", ("deployments",), ("get",), GATEWAY)]  # whether it is installed
 
 LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create", "update"))]
 
 
 def render_roles() -> list[dict[str, Any]]:
-    """The cluster's roles: those of people, and the operator's three: for runs, teams and engines."""
+    """Render the ClusterRoles: those of users, and the operator's three for runs, teams and engines."""
     return [_role("ClusterRole", f"fairlead-{name}", rules) for name, rules in ROLES.items()] + [
         _role("ClusterRole", OPERATOR, OPERATOR_RULES),
         _role("ClusterRole", TEAM_KEEPER, TEAM_RULES),
@@ -167,9 +164,9 @@ def render_roles() -> list[dict[str, Any]]:
 
 
 def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
-    """Render what gives the operator's account its rights; leader election is in its own namespace alone.
+    """Render the bindings of the operator's account; the one for leader election is limited to its namespace.
 
-    Everybody who may log in may see whether an operator runs.
+    Every authenticated user may see whether an operator runs.
     """
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
     return [
@@ -184,7 +181,7 @@ def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
 
 
 def render_node_partitioner(namespace: str) -> list[dict[str, Any]]:
-    """Render what lets the operator change nodes."""
+    """Render the role and the binding with which the operator may change nodes."""
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
     return [
         _role("ClusterRole", NODE_PARTITIONER, NODE_PARTITIONER_RULES),
@@ -198,7 +195,7 @@ def render_role(name: str, namespace: str, rules: Rules) -> dict[str, Any]:
 
 
 def render_role_binding(name: str, namespace: str, subject: dict[str, Any]) -> dict[str, Any]:
-    """Render what gives somebody the role of that name there."""
+    """Render the binding of a subject to the role of that name in a namespace."""
     return _binding("RoleBinding", name, namespace, "Role", name, [subject])
 
 
@@ -206,7 +203,7 @@ EVERYBODY = {"kind": "Group", "name": "system:authenticated"}
 
 
 def render_binding(namespace: str, role: str, subjects: list[dict[str, Any]]) -> dict[str, Any]:
-    """Render what gives people one of the three roles in a namespace."""
+    """Render the binding of users to one of the three roles in a namespace."""
     name = f"fairlead-{role}"
     return _binding("RoleBinding", name, namespace, "ClusterRole", name, subjects)
 

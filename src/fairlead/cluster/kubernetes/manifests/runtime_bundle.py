@@ -1,7 +1,7 @@
-"""The runtime as one file that any Python from 3.9 on runs, and the ConfigMap that takes it into pods.
+"""The runtime as one zip file for Python 3.9 or newer, and the ConfigMap that mounts it in pods.
 
-The file is the same for the same sources, byte for byte, so its name can say what is in it. See the decision note on
-the way of the runtime into a pod.
+The same sources give the same bytes, so the file's name can contain a hash of its content. See the decision note on how
+the runtime gets into a pod.
 """
 
 import base64
@@ -17,16 +17,16 @@ import fairlead.runtime
 from fairlead.cluster.kubernetes import names
 
 FILE = "runtime.pyz"
-MOST_BYTES = 1024 * 1024  # of all a ConfigMap holds
+MOST_BYTES = 1024 * 1024  # the size limit of a ConfigMap
 _MAIN = "from fairlead.runtime.inpod import main\n\nmain()\n"
-# What programs import of the package itself.
+# Modules of the package itself that programs import.
 _BESIDE = ("__init__.py", "errors.py", "huggingface.py", "lightgbm.py", "lightning.py", "xgboost.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @cache
 def bundle() -> bytes:
-    """The runtime as a zip archive with a ``__main__``; also a place to import ``fairlead`` from."""
+    """Return the runtime as a zip archive with a ``__main__``; ``fairlead`` can also be imported from it."""
     package = Path(fairlead.runtime.__file__).parent
     root = package.parent
     files = {"__main__.py": _MAIN.encode()}
@@ -46,22 +46,22 @@ def archived(files: Mapping[str, bytes]) -> bytes:
 
 
 def bundle_name() -> str:
-    """The name of the ConfigMap, which changes with the content."""
+    """Return the name of the ConfigMap, which changes with the content."""
     return name_of(bundle(), "runtime")
 
 
 def render_bundle(namespace: str) -> dict[str, Any]:
-    """The ConfigMap that holds the runtime; never changed, as its name stands for its content."""
+    """Render the ConfigMap with the runtime; it is never updated, as its name identifies its content."""
     return render_archive(bundle(), "runtime", FILE, namespace)
 
 
 def name_of(archive: bytes, what: str) -> str:
-    """Name the ConfigMap of an archive after what it is and what is in it."""
+    """Return the name of an archive's ConfigMap, from its kind and a hash of its content."""
     return f"fairlead-{what}-{hashlib.sha256(archive).hexdigest()[:12]}"
 
 
 def render_archive(archive: bytes, what: str, file: str, namespace: str) -> dict[str, Any]:
-    """Render the ConfigMap that holds an archive as a file of that name."""
+    """Render the ConfigMap that contains an archive as a file of that name."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -1,7 +1,7 @@
-"""The headless Service that gives the pods of a run their names, and the EndpointSlices that hold them.
+"""The headless Service that gives a run's pods their DNS names, and the EndpointSlices with their addresses.
 
-The Service selects nothing, so that Kubernetes' own controllers stay away: they write two objects at each change of
-each pod, which are as large as the gang.
+The Service has no selector, so that Kubernetes' own controllers ignore it: at each change of a pod they would write two
+objects that are as large as the gang.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
 from fairlead.state.snapshot import Workload
 
-MOST_ENDPOINTS = 1000  # of a slice, by the API server's rules
+MOST_ENDPOINTS = 1000  # in one slice, by the API server's rules
 SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 _PORT = {"name": "rendezvous", "port": MASTER_PORT, "protocol": "TCP"}
 
 
 def render_service(workload: Workload) -> dict[str, Any]:
-    """The Service of a run; one serves all its attempts."""
+    """Render the Service of a run, which all its attempts share."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -30,7 +30,7 @@ def render_service(workload: Workload) -> dict[str, Any]:
         },
         "spec": {
             "clusterIP": "None",
-            # Ranks meet before any of them is ready; without this each would wait for the others' names.
+            # Ranks connect before any of them is ready; without this each would wait for the names of the others.
             "publishNotReadyAddresses": True,
             "ports": [_PORT],
         },
@@ -38,10 +38,10 @@ def render_service(workload: Workload) -> dict[str, Any]:
 
 
 def render_slice(workload: Workload, number: int, addresses: Mapping[str, str]) -> dict[str, Any]:
-    """One of a run's EndpointSlices.
+    """Render one of a run's EndpointSlices.
 
     Args:
-        addresses: Of at most ``MOST_ENDPOINTS`` pods by their names; all of one family.
+        addresses: Addresses of at most ``MOST_ENDPOINTS`` pods by name, all of one IP family.
     """
     service = names.service_name(workload)
     family = "IPv6" if any(":" in address for address in addresses.values()) else "IPv4"

@@ -1,4 +1,4 @@
-"""Objects of the API server into specs and back, and lists of objects as YAML."""
+"""Converts objects of the API server to specs and back, and lists of objects to YAML."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,12 +12,12 @@ from fairlead.specs.workload import LABELS_MOST, WorkloadSpec
 
 
 def read_object(content: Mapping[str, Any]) -> Spec:
-    """The spec in an object as the API server stores it; what a newer version added to it is left aside.
+    """Parse the spec in an object as the API server stores it; fields of newer versions are ignored.
 
-    So are labels that no spec may have: other tools put theirs on any object.
+    Labels that no spec may have are ignored too, because other tools label any object.
 
     Raises:
-        InvalidSpec: It is no kind of ours, or its spec breaks a rule that the API server did not know of.
+        InvalidSpec: The kind is not Fairlead's, or the spec breaks a rule that the API server did not check.
     """
     kind, metadata = content.get("kind"), content.get("metadata") or {}
     if content.get("apiVersion") != API_VERSION or not isinstance(kind, str) or kind not in OBJECTS:
@@ -34,18 +34,18 @@ def read_object(content: Mapping[str, Any]) -> Spec:
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Those of an object that are its user's: all but Fairlead's own, and no more than a spec may have."""
+    """Return the user's labels of an object: all but Fairlead's own, and no more than a spec may have."""
     own = sorted((name, value) for name, value in labels.items() if label_problem(name, value) is None)
     return dict(own[:LABELS_MOST])
 
 
 def write_object(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
-    """The object that is applied for a spec."""
+    """Return the object that is applied for a spec."""
     return render(spec)
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON merge patch (RFC 7386) that turns one part of an object into another."""
+    """Return the JSON merge patch (RFC 7386) that changes one part of an object into another."""
     patch: dict[str, Any] = {name: None for name in old if name not in new}
     for name, value in new.items():
         before = old.get(name)
@@ -57,7 +57,7 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
 
 
 def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
-    """The objects as documents of one file."""
+    """Return the objects as YAML documents of one file."""
     from fairlead.specs.formats.yaml_writing import dump
 
     return "---\n".join(dump(dict(each)) for each in objects)

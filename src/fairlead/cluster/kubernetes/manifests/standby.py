@@ -1,4 +1,4 @@
-"""A placeholder of a pool: a pod of which one fits on a node of it, so that the node is there before a run needs it."""
+"""A placeholder of a pool: a pod that takes one node of it, so that the node exists before a run needs it."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,19 +14,19 @@ from fairlead.specs.training import Training
 from fairlead.state.reasons import JUST_SUBMITTED
 from fairlead.state.snapshot import WHOLE_MILLI, Intent, Phase, Status, Workload
 
-# Of the cores and the memory of a node: more than half, so that no two fit on one, and little enough that it fits
-# beside what every node runs.
+# Share of a node's cores and memory: more than half, so that no two fit on one node, and small enough to fit beside the
+# pods that run on every node.
 PART = 0.55
 
 
 def render_standby(
     pool: Pool, uid: str, index: int, namespace: str, settings: PodSettings, device: DeviceResource | None
 ) -> dict[str, Any]:
-    """The placeholder of one node.
+    """Render the placeholder of one node.
 
     Args:
-        uid: Of the Pool's object, which owns it.
-        device: What whole GPUs are called there; None for a pool without.
+        uid: Uid of the Pool's object, which owns it.
+        device: Resource of whole GPUs on its nodes; None for a pool without GPUs.
     """
     hardware = pool.hardware
     gpu = None if hardware.gpu is None else GpuRequest(milli=WHOLE_MILLI * hardware.gpu.count)

@@ -1,7 +1,7 @@
-"""The status of an object as people and tools read it: columns, conditions, and the state that the operator keeps.
+"""The status of an object for users and tools: columns, conditions, and the operator's own state.
 
-``state`` belongs to the operator: it holds what a later pass needs, and its form is no interface. Everything else is
-derived from it, so that no reader has to know it.
+``state`` belongs to the operator: it contains data that a later pass needs, and its form is not an interface. All other
+fields are derived from it, so that no reader has to parse it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,15 +17,15 @@ from fairlead.policy.kinds.table import parent_of
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, Workload
 
-MESSAGE_MOST = 32_768  # what a condition's message may hold
+MESSAGE_MOST = 32_768  # the limit of a condition's message
 PHASE_MOST = 32
 CONDITIONS = ("Placed", "Running", "Suspended", "Complete", "Failed")
 PARENT_CONDITIONS = CONDITIONS[1:]
-"""A parent is nowhere itself."""
+"""A parent is never placed itself."""
 
 
 def status_schema(kind: str) -> dict[str, Any]:
-    """The structural schema of a kind's status."""
+    """Return the structural schema of a kind's status."""
     properties: dict[str, Any] = {
         "observedGeneration": {
             "type": "integer",
@@ -88,13 +88,13 @@ def training_status(
     before: Iterable[Mapping[str, Any]] = (),
     cost: RunCost | None = None,
 ) -> dict[str, Any]:
-    """The status of a Training, but for ``state``.
+    """Return the status of a Training without ``state``.
 
     Args:
-        pods: Those of the current attempt.
+        pods: Pods of the current attempt.
         generation: ``metadata.generation`` of the object that was read.
-        before: The conditions that it has now, which keep their time while they stay as they are.
-        cost: What it has cost; None where nobody keeps that.
+        before: Its present conditions, which keep their time if they do not change.
+        cost: Its cost so far; None if costs are not kept.
     """
     spec, status = workload.spec, workload.status
     of_pod = spec.ranks_on_each_node
@@ -116,7 +116,7 @@ def training_status(
 
 
 def read_cost(status: Mapping[str, Any]) -> RunCost | None:
-    """Read what the status of a run says of its cost; None where it says nothing."""
+    """Read the cost in a run's status; None if it has none."""
     cost = status.get("cost")
     if not cost:
         return None
@@ -133,7 +133,7 @@ def read_cost(status: Mapping[str, Any]) -> RunCost | None:
 def parent_status(
     workload: AnyWorkload, *, generation: int, before: Iterable[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """The status of a workload with children, but for ``state``; arguments as of ``training_status``."""
+    """Return the status of a parent without ``state``; see ``training_status`` for the arguments."""
     record = parent_of(workload.spec)
     assert record is not None, "a run with pods has the other status"
     found = {
@@ -153,7 +153,7 @@ def condition(
     type_: str, is_true: bool, *, reason: str, message: str, at: float, generation: int,
     before: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """One condition; its time is that of its last change."""
+    """Return one condition; its time is that of its last change."""
     value = "True" if is_true else "False"
     changed = moment(at)
     for known in before:
@@ -170,12 +170,12 @@ def condition(
 
 
 def moment(at: float) -> str:
-    """A time as Kubernetes writes it, in whole seconds."""
+    """Return a time in Kubernetes' format, in whole seconds."""
     return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _phase(workload: AnyWorkload, generation: int) -> dict[str, Any]:
-    """The phase and the reason for it."""
+    """Return the fields of the phase and its reason."""
     status = workload.status
     found: dict[str, Any] = {
         "observedGeneration": generation,
@@ -213,7 +213,7 @@ def _conditions(
 
 
 def _cost(cost: RunCost) -> dict[str, Any]:
-    """Whole seconds and thousandths are enough for people; the ledger is exact."""
+    """Return the cost rounded for readers; the ledger is exact."""
     found: dict[str, Any] = {
         "at": moment(cost.at),
         "microusdPerHour": cost.microusd_per_hour,

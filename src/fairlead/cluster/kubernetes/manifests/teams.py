@@ -1,7 +1,7 @@
-"""Renders a team on Kubernetes: a namespace with its bounds, its people's roles, and closed doors.
+"""Renders a team on Kubernetes: a namespace with limits, role bindings and network policies.
 
-The quota here is a bound that holds even without the operator. GPUs are counted by resource name there, so each kind of
-GPU has the whole of the team's number as its bound; the sum, and shares of GPUs, are the operator's to hold.
+The ResourceQuota is a limit that holds even without the operator. It counts GPUs by resource name, so each kind of GPU
+is limited to the team's whole number; the operator enforces the sum and shares of GPUs.
 """
 
 from dataclasses import field
@@ -18,12 +18,12 @@ from fairlead.specs.team import Quota, Team
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamSettings:
-    """Settings that a cluster decides for all its teams.
+    """Settings of a cluster for all its teams.
 
     Attributes:
-        pod_security: Level that the namespace enforces.
-        cpu_milli: What a container gets that asks for none.
-        memory_bytes: The same for memory.
+        pod_security: Pod Security level that the namespace enforces.
+        cpu_milli: Default CPU request and limit of a container, in thousandths of a core.
+        memory_bytes: The same for memory, in bytes.
     """
 
     pod_security: str = "restricted"
@@ -33,7 +33,7 @@ class TeamSettings:
 
 
 def render_team(team: Team, settings: TeamSettings) -> list[dict[str, Any]]:
-    """Every object of a team, the namespace first."""
+    """Render all objects of a team, the namespace first."""
     objects = [_namespace(team, settings), _limit_range(team, settings)]
     if (hard := _hard(team.quota)) is not None:
         objects.append(_in_namespace(team, "v1", "ResourceQuota", {"hard": hard}))
@@ -43,7 +43,7 @@ def render_team(team: Team, settings: TeamSettings) -> list[dict[str, Any]]:
 
 
 def subjects(team: Team, role: str) -> list[dict[str, Any]]:
-    """List who has a role: the team's members are users; groups of the cluster's own directory may have each."""
+    """Return the subjects of a role: members are users, and each role has a group of the cluster's directory."""
     group = {"kind": "Group", "name": f"fairlead:{team.name}:{role}"}
     members = team.members if role == "user" else ()
     found = [group, *({"kind": "User", "name": member} for member in members)]

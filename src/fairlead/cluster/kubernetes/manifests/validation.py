@@ -1,7 +1,8 @@
-"""The rules of a spec as expressions that the API server evaluates, with the parser's own sentences.
+"""The rules of a spec as expressions that the API server evaluates, with the parser's own messages.
 
-Generated from the same tables as the parser. The language is CEL with Kubernetes' libraries for quantities, lists and
-regular expressions (Kubernetes 1.29 and newer). ``[x].all(v, ...)`` gives a name to what is used more than once.
+They are generated from the same tables as the parser. The language is CEL with Kubernetes' libraries for quantities,
+lists and regular expressions (Kubernetes 1.29 and newer). ``[x].all(v, ...)`` names a value that is used more than
+once.
 """
 
 import json
@@ -17,7 +18,7 @@ from fairlead.cluster.preflight import (
     OTHER_PLACES,
 )
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
-from fairlead.specs import endpoint_engines, engines, serving, sweep_engines
+from fairlead.specs import endpoint_engines, engines, serving
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
 from fairlead.specs.formats.advice import advice, limits_of
 from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
@@ -42,29 +43,29 @@ Rule = dict[str, str]
 
 
 def rule(test: str, *sentence: str, at: str | None = None) -> Rule:
-    """One rule of a schema.
+    """Return one rule of a schema.
 
     Args:
-        sentence: Expressions that make the sentence together; texts are from ``say``.
-        at: The field that the sentence is about, such as ``.max_backoff``.
+        sentence: Expressions that form the message together; fixed texts come from ``say``.
+        at: The field that the message is about, such as ``.max_backoff``.
     """
     values = [part for part in sentence if not part.startswith(_TEXT)]
     texts = [json.loads(part[1:]) if part.startswith(_TEXT) else None for part in sentence]
     fields = {"rule": test, "message": "".join("it" if text is None else text for text in texts)}
     if values:
-        # Formatted, not added: the API server knows no bound for the length of a number as text, and so of a sum.
+        # Formatted rather than concatenated, because the API server cannot limit the length of a number as text.
         template = "".join("%s" if text is None else text.replace("%", "%%") for text in texts)
         fields["messageExpression"] = f"{json.dumps(template)}.format([{', '.join(values)}])"
     return fields if at is None else fields | {"fieldPath": at}
 
 
 def say(text: str) -> str:
-    """A fixed part of a sentence."""
+    """Return a fixed part of a message."""
     return _TEXT + json.dumps(text)
 
 
 def is_known(kind: Single) -> bool:
-    """Tell whether ``single_rules`` knows what a kind of value means."""
+    """Return whether ``single_rules`` supports a kind of value."""
     if kind.choices is not None or kind.tags == kinds.NUMERIC or _is_number_or_word(kind):
         return True
     return kind in (kinds.TEXT, kinds.FLAG, kinds.SPOT, kinds.TAINT, kinds.GPU, kinds.SPAN) or id(kind) in {
@@ -74,7 +75,7 @@ def is_known(kind: Single) -> bool:
 
 
 def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
-    """Rules for one value, which is ``self``."""
+    """Return the rules for one value, which is ``self``."""
     give = "; " + advice(kind, key, rules)
     limits = limits_of(key, rules)
     if kind is kinds.TEXT:
@@ -102,18 +103,18 @@ def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
         return _number_or_word_rules(kind, limits[0], give)
     if id(kind) in _OR_AUTO:
         first, *others = _quantity_rules(_OR_AUTO[id(kind)], limits, give)
-        # The others say nothing of a text that is no such quantity.
+        # The other rules do not apply to text that is not such a quantity.
         return [{**first, "rule": f'{_WORD} == "auto" || {first["rule"]}'}, *others]
     return _quantity_rules(kind, limits, give)
 
 
 def text_rules(wanted: Text) -> list[Rule]:
-    """Rules for a text, which is ``self``; its length is the schema's to check."""
+    """Return the rules for a text, which is ``self``; the schema limits its length."""
     found = []
     if not wanted.blank:
         found.append(rule('self.trim() != ""', say("it is blank; give some text, or remove the key")))
     if wanted.pattern is not None:
-        # Of a blank text it is enough to say that it is blank.
+        # For a blank text one message is enough.
         test = (
             matches("self", wanted.pattern)
             if wanted.blank
@@ -130,7 +131,7 @@ def text_rules(wanted: Text) -> list[Rule]:
 
 
 def name_rules(wanted: Limit | Text = NAME) -> list[Rule]:
-    """Rules for the name of an object; the API server itself allows longer ones, with dots."""
+    """Return the rules for an object's name; the API server itself allows longer ones, with dots."""
     assert isinstance(wanted, Text), "a name is no number"
     name = "self.metadata.name"
     size = f"string({name}.size())"
@@ -142,13 +143,13 @@ def name_rules(wanted: Limit | Text = NAME) -> list[Rule]:
 
 
 def parent_update_rules(kind: str) -> list[Rule]:
-    """Rules for an edit of a workload with children; ``self`` is the object."""
+    """Return the rules for updates of a workload with children; ``self`` is the object."""
     sentence = f"the spec of a {kind} stays as it is, since its runs follow from it; create another under a new name"
     return [rule("self.spec == oldSelf.spec", say(sentence))]
 
 
 def pipeline_update_rules() -> list[Rule]:
-    """Rules for an edit of a Pipeline; ``self`` is the object. One that runs by itself may do so otherwise."""
+    """Return the rules for updates of a Pipeline, which may change its triggers; ``self`` is the object."""
     sentence = (
         "the spec of a Pipeline that has neither `schedule` nor `on` stays as it is, since its runs follow from it, "
         "and one that has any of them keeps one; create another under a new name"
@@ -159,16 +160,16 @@ def pipeline_update_rules() -> list[Rule]:
 
 
 def child_update_rules(kind: str, parent: str) -> list[Rule]:
-    """Rules for an edit of a workload that another one submits; ``self`` is the object."""
+    """Return the rules for updates of a workload that another one submits; ``self`` is the object."""
     sentence = f"the spec of a {kind} stays as it is; change its {parent}, which submits others"
     return [rule("self.spec == oldSelf.spec", say(sentence))]
 
 
 def update_rules() -> list[Rule]:
-    """Rules for an edit of a run, by the words of ``fairlead.policy.kinds.spec_updates``; ``self`` is the object."""
+    """Return the rules for updates of a run, as in ``fairlead.policy.kinds.spec_updates``; ``self`` is the object."""
     phase, name = "self.status.phase", "self.metadata.name"
     phases = ", ".join(json.dumps(str(each)) for each in CHANGEABLE)
-    # Written out: of a value with a default the API server knows no bound, and so of the cost to compare it.
+    # Written out, because the API server cannot limit the cost of comparing a value with a default.
     given = [f"has({each}.spec.checkpoint) && has({each}.spec.checkpoint.to)" for each in ("self", "oldSelf")]
     place = "self.spec.checkpoint.to == oldSelf.spec.checkpoint.to"
     is_same = f"({given[0]} ? {given[1]} && {place} : !({given[1]}))"
@@ -194,13 +195,13 @@ def update_rules() -> list[Rule]:
 
 
 def names_rules(names: Text) -> list[Rule]:
-    """Rules for the names in a mapping, which is ``self``."""
+    """Return the rules for the names in a mapping, which is ``self``."""
     test = f"{matches('k', names.pattern or '')} && k.size() <= {names.max_length}"
     return [rule(f"self.all(k, {test})", _quoted(f"self.filter(k, !({test}))[0]"), say(f" is not {names.what}"))]
 
 
 def env_rules() -> list[Rule]:
-    """Rules for the variables of a run, which are ``self``."""
+    """Return the rules for the variables of a run, which are ``self``."""
     own = f"self.filter(k, {matches('k', SET_BY_FAIRLEAD.pattern)})"
     return [
         *names_rules(ENV_NAME),
@@ -213,7 +214,7 @@ def env_rules() -> list[Rule]:
 
 
 def retry_rules() -> list[Rule]:
-    """The first wait is no longer than the longest; ``self`` is the section."""
+    """Return the rule that the first wait is not longer than the longest; ``self`` is the section."""
     first, longest = (_seconds(f"string(self.{name})") for name in ("backoff", "max_backoff"))
     durations = [matches(f"string(self.{name})", f"{DURATION}|{NUMBER}") for name in ("backoff", "max_backoff")]
     unread = " || ".join(f"!{each}" for each in durations)
@@ -228,7 +229,7 @@ def retry_rules() -> list[Rule]:
 
 
 def checkpoint_rules() -> list[Rule]:
-    """Rules for a place that outlives the pod, as ``fairlead.cluster.preflight`` has them; ``self`` is the section."""
+    """Return the rules for storage that outlives the pod, as in ``cluster.preflight``; ``self`` is the section."""
     to, other = "self.to", say(f"; {OTHER_PLACES}")
     places = [(f"{to}.startsWith('/') || {to}.contains('://')", say(f" {IN_POD}"))]
     places += [(f"!{to}.startsWith('{scheme}://')", say(f": {scheme}:// {why}")) for scheme, why in NO_PLACES.items()]
@@ -236,12 +237,12 @@ def checkpoint_rules() -> list[Rule]:
 
 
 def population_rules() -> list[Rule]:
-    """Refuse what no trial on a cluster can do, before any copy fails; ``self`` is the section of `prune`."""
+    """Return the rule against population-based training on a cluster; ``self`` is the section of `prune`."""
     return [rule("!has(self.rule) || self.rule != 'pbt'", say(NO_POPULATION), at=".rule")]
 
 
 def model_rules() -> list[Rule]:
-    """Rules for a model that pods can have, as ``fairlead.cluster.preflight`` has them; ``self`` is an endpoint."""
+    """Return the rules for a model that pods can load, as in ``cluster.preflight``; ``self`` is an endpoint."""
     model = "self.model"
     is_url = f"({model}.contains('://') && !{model}.startsWith('run://'))"
     test = f"!has({model}) || {is_url} || !({model}.startsWith('run://') || {model}.contains('@'))"
@@ -249,8 +250,10 @@ def model_rules() -> list[Rule]:
 
 
 def endpoint_rules() -> list[Rule]:
-    """Rules for an endpoint, by itself and with an engine; ``self`` is its spec. The operator says what needs more
-    reading."""
+    """Return the rules for an endpoint, with or without an engine; ``self`` is its spec.
+
+    The operator checks rules that need more parsing.
+    """
 
     def refused(test: str, verb: str, why: str, *, at: str) -> Rule:
         return rule(f"!has(self.engine) || {test}", say("`engine: "), "self.engine", say(f"` {verb}: {why}"), at=at)
@@ -268,28 +271,13 @@ def endpoint_rules() -> list[Rule]:
     ]
 
 
-def sweep_rules() -> list[Rule]:
-    """Rules for a sweep with an engine; ``self`` is its spec. The operator says what needs its ranges read."""
-    given = sweep_engines
-
-    def refused(test: str, why: str, *, at: str) -> Rule:
-        sentence = (say("`engine: "), "self.engine", say(f"` {given.PROPOSES}: {why}"))
-        return rule(f"!has(self.engine) || {test}", *sentence, at=at)
-
-    return [
-        refused("!has(self.objectives) || self.objectives.size() == 0", given.ONE_OBJECTIVE, at=".objectives"),
-        refused("has(self.objective) || has(self.objectives)", given.NO_OBJECTIVE, at=".engine"),
-        refused("has(self.parallel) && string(self.parallel) != 'free'", given.NO_PARALLEL, at=".engine"),
-    ]
-
-
 def scale_rules() -> list[Rule]:
-    """Nobody but an autoscaler sets the number of replicas; ``self`` is the section of what that goes by."""
+    """Return the rule that only an autoscaler sets the number of replicas; ``self`` is the section `scale`."""
     return [rule("!has(self.replicas) || has(self.by)", say(serving.NO_AUTOSCALER), at=".replicas")]
 
 
 def endpoint_update_rules() -> list[Rule]:
-    """Rules for an edit of an endpoint, another spec of which is another revision; ``self`` is the object."""
+    """Return the rules for updates of an endpoint, which create a revision; ``self`` is the object."""
     engines = ("has(self.spec.engine)", "has(oldSelf.spec.engine)")
     test = f"({engines[0]} ? {engines[1]} && self.spec.engine == oldSelf.spec.engine : !{engines[1]})"
     sentence = "`engine` stays as it is: nobody else can take its requests over; delete it, or give another name"
@@ -297,7 +285,7 @@ def endpoint_update_rules() -> list[Rule]:
 
 
 def sharing_rules() -> list[Rule]:
-    """Only a part of one GPU is shared, and in pods no whole one; ``self`` is the section of resources."""
+    """Return the rules that only a part of one GPU is shared, and that pods do not colocate; ``self`` is resources."""
     _, count, memories = _gpu_parts("string(self.gpu)")
     part = f"{count}.exists(n, n < 1.0) || {memories}.size() > 0 && {count}.all(n, n <= 1.0)"
     return [
@@ -311,17 +299,17 @@ def sharing_rules() -> list[Rule]:
 
 
 def partition_rules() -> list[Rule]:
-    """GPUs are partitioned or handed out otherwise; ``self`` is the section of a pool's GPUs."""
+    """Return the rule against both partitions and sharing; ``self`` is the section of a pool's GPUs."""
     return [
         rule("!has(self.sharing) || !has(self.instances) || self.instances.size() == 0", say(EITHER), at=".instances")
     ]
 
 
 def engine_rules() -> list[Rule]:
-    """Rules for a run on a cluster, with an engine or without one; ``self`` is its spec.
+    """Return the rules for a run on a cluster, with or without an engine; ``self`` is its spec.
 
-    The operator says what needs more reading. An elastic gang is told by its text, as is all that a share of a GPU is
-    not.
+    The operator checks rules that need more parsing. An elastic gang, and anything other than a share of a GPU, is
+    recognized by the text of its value.
     """
     launches = ", ".join(json.dumps(each.value) for each in sorted(engines.LAUNCHES_ITSELF))
 
@@ -348,7 +336,7 @@ def engine_rules() -> list[Rule]:
 
 
 def taints_rules() -> list[Rule]:
-    """Each key and effect is there once; ``self`` is the list."""
+    """Return the rule that each key and effect occurs once; ``self`` is the list."""
     same = " && ".join(f'u.find("{part}") == t.find("{part}")' for part in ("^[^=:]*", "[^:]*$"))
     once = f"self.filter(u, {same}).size() == 1"
     twice = f"self.filter(t, !({once}))[0]"
@@ -362,14 +350,14 @@ def taints_rules() -> list[Rule]:
 
 
 def matches(value: str, pattern: str) -> str:
-    """Return whether a value matches all of a pattern, in the dialect of the API server, which cannot look ahead."""
+    """Return a test that a value matches a whole pattern, in the API server's dialect, which has no lookahead."""
     whole = "^(?:" + pattern.replace("(?=[0-9])", "") + ")$"
     test = f"{value}.matches({json.dumps(whole)})"
     return f'({value} != "" && {test})' if "(?=[0-9])" in pattern else test
 
 
 def _quoted(value: str) -> str:
-    """The value in double quotes and shortened, as ``fairlead.specs.constraints.quote`` does."""
+    """Return an expression for the quoted, shortened value, as by ``fairlead.specs.constraints.quote``."""
     if value.replace(".", "").isidentifier() or value == _WORD:
         short = f'({value}.size() <= 60 ? {value} : {value}.substring(0, 57) + "...")'
         return f'"\\"%s\\"".format([{short}])'
@@ -379,7 +367,7 @@ def _quoted(value: str) -> str:
 POINTED = (kinds.DOLLARS, kinds.FACTOR)
 """Numbers that need not be whole."""
 _WORD = "string(self)"
-_TEXT = "\x00"  # marks the fixed parts of a sentence until it is put together
+_TEXT = "\x00"  # marks the fixed parts of a message until it is assembled
 _CONTROL = r"[\x00-\x1f\x7f\x{85}\x{2028}\x{2029}]"
 _SECONDS = {"ms": "0.001", "d": "86400.0", "h": "3600.0", "m": "60.0"}
 _DOLLARS = f"(self < 9e18 && self == double(int(self)) ? string(int(self)) : {_WORD})"
@@ -413,7 +401,7 @@ def _between(value: str, limit: Limit, *, point: bool) -> str:
 
 
 def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list[Rule]:
-    """Rules for a number or a text that says a size, a number of cores, a duration or a number of GPUs."""
+    """Return the rules for a number or text that is a size, a number of cores, a duration or a number of GPUs."""
     found = []
     pattern, unlike = _QUANTITIES[id(kind)]
     reads = matches(_WORD, pattern)
@@ -447,7 +435,7 @@ def _is_number_or_word(kind: Single) -> bool:
 
 
 def _number_or_word_rules(kind: Single, limit: Limit | None, give: str) -> list[Rule]:
-    """Rules for a whole number or one word."""
+    """Return the rules for a whole number or one word."""
     word = f"{_WORD} == {json.dumps(kind.text)}"
     found = [rule(f"type(self) == int || {word}", SHOWN, say(f" is not {kind.what}{give}"))]
     if limit is None:
@@ -457,7 +445,7 @@ def _number_or_word_rules(kind: Single, limit: Limit | None, give: str) -> list[
 
 
 def _span_rules(limits: list[Limit | None], give: str) -> list[Rule]:
-    """Rules for a whole number, or two joined by dots."""
+    """Return the rules for a whole number, or two joined by dots."""
     limit = limits[0]
     assert limit is not None
     reads = f"type(self) == int || {matches(_WORD, SPAN)}"
@@ -477,7 +465,7 @@ def _span_rules(limits: list[Limit | None], give: str) -> list[Rule]:
 
 
 def _gpu_rules(give: str) -> list[Rule]:
-    """Rules for GPUs: model, memory and count, joined by colons."""
+    """Return the rules for GPUs: model, memory and count, joined by colons."""
     parts, count, memories = _gpu_parts(_WORD)
     reads = matches(_WORD, f"{GPU}|{NUMBER}")
     shown = f"string({count}[0])"
@@ -518,7 +506,7 @@ def _gpu_rules(give: str) -> list[Rule]:
 
 
 def _gpu_parts(value: str) -> tuple[str, str, str]:
-    """The parts of a request for GPUs; the number in it, if there is one, as a list; and the memory likewise."""
+    """Return expressions for the parts of a GPU request, and for its count and its memory, each as a list."""
     parts = f'{value}.split(":")'
     counts = f"{parts}.filter(p, {matches('p', r'[0-9.]+')}).map(p, double(p))"
     count = f"({matches(value, NUMBER)} ? [double({value})] : {counts})"
@@ -543,18 +531,18 @@ def _taint_rules(give: str) -> list[Rule]:
 
 
 def _bytes(value: str) -> str:
-    """The bytes of a size; Kubernetes has no ``B``, no space and no capital K of a thousand."""
+    """Return an expression for the bytes of a size; Kubernetes has no ``B``, no space and no ``K`` for a thousand."""
     plain = f'{value}.replace(" ", "").replace("B", "").replace("K", "k").replace("ki", "Ki")'
     return f"quantity({plain}).asApproximateFloat()"
 
 
 def _seconds(value: str) -> str:
-    """The seconds of a duration, in a list."""
+    """Return an expression for the seconds of a duration, as a list."""
     units = "".join(f"p.endsWith({json.dumps(unit)}) ? {factor} : " for unit, factor in _SECONDS.items())
     parts = f'{value}.findAll("[0-9.]+[a-z]+").map(p, double(p.find("[0-9.]+")) * ({units}1.0))'
     return f"[{matches(value, NUMBER)} ? double({value}) : {parts}.sum()]"
 
 
 def _is_whole(value: str) -> str:
-    """Return whether a number that came through floating point is whole."""
+    """Return a test that a floating-point number is whole."""
     return f"[{value}].all(w, w >= 1e15 || w - double(int(w + 0.5)) < 0.00001 && double(int(w + 0.5)) - w < 0.00001)"

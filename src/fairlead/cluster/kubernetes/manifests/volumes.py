@@ -1,4 +1,4 @@
-"""Finds the volume of a run on which a directory of its pods lies."""
+"""Finds the volume of a run that contains a directory of its pods."""
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -8,21 +8,20 @@ from fairlead.specs.overlay import RANKS
 from fairlead.specs.training import Training
 
 FLEETING = frozenset({"emptyDir", "ephemeral", "configMap", "secret"})
-"""Volumes that end with their pod, or that pods cannot write to."""
+"""Kinds of volumes that end with their pod, or that pods cannot write to."""
 
 
 def volume_at(spec: Training, path: str) -> str | None:
-    """The volume of the spec on which a directory of its pods lies; None when it would end with the pod."""
+    """Return the spec's volume that contains a directory of its pods; None if it would end with the pod."""
     found = mount_at(spec, path)
     return None if found is None else str(found[0]["name"])
 
 
 def mount_at(spec: Training, path: str, *, to_write: bool = True) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """The mount of the spec on which a directory of its pods lies, and its volume; None when it would end with the
-    pod.
+    """Return the mount that contains a directory of a spec's pods, and its volume; None if it would end with the pod.
 
     Args:
-        to_write: A mount that can only be read is none.
+        to_write: Ignore mounts that are read-only.
     """
     pod: dict[str, Any] = spec.kubernetes.pod.get("spec") or {}
     lasting = {

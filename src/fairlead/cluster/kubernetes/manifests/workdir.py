@@ -1,7 +1,7 @@
-"""The working directory's way into pods: packed, named by its content, and carried by ConfigMaps in pieces.
+"""Packs a working directory for pods, named by its content and split over ConfigMaps.
 
-What is too large for that lies where the run's checkpoints are, and only its name goes through the API. Which files go
-is said in ``project_files``.
+A directory that is too large for that is stored beside the run's checkpoints, and only its name passes through the API.
+``project_files`` defines the files that are included.
 """
 
 import base64
@@ -22,23 +22,23 @@ from fairlead.frozen import dataclass
 from fairlead.runtime.archives import DIGEST_CHARACTERS
 from fairlead.state.snapshot import AnyWorkload
 
-PART_BYTES = 900 * 1024  # a ConfigMap holds 1 MiB, its names and labels included
+PART_BYTES = 900 * 1024  # a ConfigMap may have 1 MiB, including its names and labels
 MOST_PARTS = 8
 MOST_BYTES = PART_BYTES * MOST_PARTS
-MOST_FILE_BYTES = 256 * 1024**2  # of files before they are packed; reading more only to find them too large takes long
+MOST_FILE_BYTES = 256 * 1024**2  # of files before packing; avoids reading files that are too large anyway
 WORKDIR = f"{names.DOMAIN}/workdir"  # annotation of a Training: digest and number of parts, or digest and place
 REVISION = f"{names.DOMAIN}/revision"  # annotation of a Training: JSON with commit, branch, dirty, and a packed diff
-LEVEL, FAST = 6, 1  # of packing: large archives in less time
+LEVEL, FAST = 6, 1  # compression levels; FAST for large archives
 AT = "@"  # between digest and place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """The files of a directory but for those that git would ignore.
+    """The files of a directory without those that git ignores.
 
     Attributes:
-        num_bytes: Of all of them, before they are packed.
-        largest: By its name below the directory, and its bytes.
+        num_bytes: Bytes of all files before packing.
+        largest: Name below the directory and bytes of the largest file.
     """
 
     num_files: int
@@ -55,38 +55,38 @@ class Archive:
 
     @property
     def digest(self) -> str:
-        """Return the name of the content."""
+        """The name of the content: the first characters of its hash."""
         return hashlib.sha256(self.content).hexdigest()[:DIGEST_CHARACTERS]
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The content in pieces that fit."""
+        """The content in parts that fit into a ConfigMap."""
         return tuple(self.content[at : at + PART_BYTES] for at in range(0, len(self.content), PART_BYTES))
 
     @property
     def annotation(self) -> str:
-        """Tell in a Training's annotation what its working directory is."""
+        """The annotation of a Training with this working directory."""
         return f"{self.digest}-{len(self.parts)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeArchive:
-    """A packed directory in a file of its own; the same files give the same bytes."""
+    """A packed directory in a file; the same files give the same bytes."""
 
     path: Path
     digest: str
 
     def annotation(self, place: str) -> str:
-        """Tell in a Training's annotation what its working directory is, when the archive lies at this path or URL."""
+        """Return the annotation of a Training whose archive is at this path or URL."""
         return f"{self.digest}{AT}{place}"
 
 
 class _Enough(Exception):
-    """More was written than goes through the API."""
+    """Raised when more is written than the API accepts."""
 
 
 def measure(directory: Path) -> Tree:
-    """Measure how much there is to take along."""
+    """Measure the files of a directory."""
     sizes = {path: path.stat().st_size for path in files(directory)}
     largest = max(sizes, key=lambda path: sizes[path], default=directory)
     name = largest.relative_to(directory).as_posix()
@@ -94,7 +94,7 @@ def measure(directory: Path) -> Tree:
 
 
 def pack(directory: Path) -> Archive | None:
-    """The directory's files but for those that git would ignore; None when they are too large for the API."""
+    """Pack a directory's files without those that git ignores; return None if they are too large for the API."""
     if measure(directory).num_bytes > MOST_FILE_BYTES:
         return None
     buffer = _Bounded()
@@ -107,7 +107,7 @@ def pack(directory: Path) -> Archive | None:
 
 @contextmanager
 def packed_large(directory: Path) -> Iterator[LargeArchive]:
-    """The same for any size, in a temporary file."""
+    """Pack a directory of any size into a temporary file."""
     with tempfile.NamedTemporaryFile(prefix="fairlead-workdir-") as file:
         _write(directory, file, FAST)
         file.flush()
@@ -117,14 +117,14 @@ def packed_large(directory: Path) -> Iterator[LargeArchive]:
 
 
 def files(directory: Path) -> Iterator[Path]:
-    """The files below a directory that go along, sorted by name within each directory."""
+    """Yield the included files below a directory, sorted by name within each directory."""
     return (directory / each.path for each in walk(directory) if isinstance(each, Found))
 
 
 def render_parts(archive: Archive, namespace: str, workload: AnyWorkload | None) -> list[dict[str, Any]]:
-    """The ConfigMaps that carry an archive; the cluster removes them with the last run that owns them.
+    """Render the ConfigMaps with an archive; the garbage collector removes them after the last owning run.
 
-    Runs share them, so each run's owner reference is applied by a field manager of its own.
+    Runs share them, so each run's owner reference is applied by a separate field manager.
 
     Args:
         workload: The owner; None before there is one.
@@ -148,7 +148,7 @@ def render_parts(archive: Archive, namespace: str, workload: AnyWorkload | None)
 
 
 def part_names(annotation: str) -> tuple[str, ...]:
-    """The ConfigMaps that a Training's annotation speaks of; none when it is not one of ours."""
+    """Return the ConfigMaps named by a Training's annotation; empty if it is not of that form."""
     digest, _, num = annotation.partition("-")
     if not (digest.isalnum() and num.isdigit() and 0 < int(num) <= MOST_PARTS):
         return ()
@@ -156,18 +156,18 @@ def part_names(annotation: str) -> tuple[str, ...]:
 
 
 def archive_place(annotation: str) -> str | None:
-    """The path or URL of the archive that a Training's annotation speaks of; None when that lies in ConfigMaps."""
+    """Return the path or URL of the archive named by a Training's annotation; None if it is in ConfigMaps."""
     digest, _, place = annotation.partition(AT)
     return place if digest.isalnum() and place else None
 
 
 def stored_digest(annotation: str) -> str | None:
-    """Return the name of the archive that does not lie in ConfigMaps."""
+    """Return the digest of an archive that is not stored in ConfigMaps, or None."""
     return annotation.partition(AT)[0] if archive_place(annotation) else None
 
 
 def _write(directory: Path, target: IO[bytes], level: int) -> int:
-    """Pack into a file; how many files that were."""
+    """Pack into a file and return the number of files."""
     num_files = 0
     with (
         gzip.GzipFile(filename="", fileobj=target, mode="wb", compresslevel=level, mtime=0) as packed,

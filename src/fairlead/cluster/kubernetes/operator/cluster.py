@@ -1,7 +1,7 @@
-"""A Kubernetes cluster behind the port: the truth of a workload is its object, a change is one guarded write.
+"""A Kubernetes cluster behind the port: a workload's object holds its truth, and each change is one guarded write.
 
-What a change asks of children comes before that write where repeating it does no harm: submitting them, and letting
-them run. What stops them comes after it, since whoever goes on from the write asks again.
+Changes to children come before that write where repeating them does no harm: creating them, and letting them run.
+Stopping them comes after it, since the operator that continues from the write repeats the request.
 """
 
 import logging
@@ -55,7 +55,6 @@ from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.demand import Demand
 from fairlead.state.engine_endpoints import EngineEndpoint
-from fairlead.state.engine_searches import EngineSearch
 from fairlead.state.measurements import Measurement
 from fairlead.state.partitions import PartitionStep
 from fairlead.state.plan import Change, ChildIntent, Plan, SubmitChild
@@ -84,61 +83,60 @@ Outlook = Callable[[Iterable[Workload]], tuple[Growth | None, tuple[CapacityRequ
 TRIES = 3
 INVALID = "InvalidSpec"
 REFUSALS = frozenset({400, 403, 413, 422})
-"""Answers to a write that are about its object: it is wrong, not let in, too large."""
+"""Status codes of writes that fail because of the object itself: it is invalid, forbidden or too large."""
 INHERITED = (WORKDIR, REVISION)
-"""Annotations of a parent that its children have too: the files that went along with it, and where they are from.
+"""Annotations that children inherit from their parent: the uploaded files and their origin.
 
-Of an endpoint a replica has those that went along with its revision."""
+A replica inherits those that belong to its revision of the endpoint."""
 
 
 class Refusal(StrEnum):
-    """A write that the API server refuses a workload; the reason of the Event that tells it."""
+    """The kinds of write that the API server may refuse; each is the reason of the Event that reports it."""
 
     CHILD = "ChildRefused"
     STATUS = "StatusRefused"
 
 
 class StandbyNodes(Protocol):
-    """Keeps nodes of pools ready ahead of time: ``standby`` is those that are to be ready."""
+    """Keeps nodes of pools ready in advance; ``standby`` lists those that are wanted."""
 
     standby: tuple[Standby, ...]
 
     def look(self, snapshot: Snapshot, now: float) -> Snapshot:
-        """Return the snapshot with what is known of the pools' nodes, and note it."""
+        """Return the snapshot with the known state of the pools' nodes, and record it."""
         ...
 
 
 class NodePartitions(Protocol):
-    """Has the GPUs of nodes partitioned anew."""
+    """Repartitions the GPUs of nodes."""
 
     def look(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with how far nodes are that get another layout, and note it."""
+        """Return the snapshot with the progress of nodes that change their layout, and record it."""
         ...
 
     def decided(self, steps: tuple[PartitionStep, ...]) -> None:
-        """Take the steps that were decided."""
+        """Take the decided steps."""
         ...
 
 
 class KubernetesCluster:
     """A ``Cluster`` of Kubernetes' nodes.
 
-    With a started ``Informers`` it answers from watches, as the operator needs it; without one each call asks the API
-    server, which is enough to submit and to look, but not for ``snapshot``, ``apply`` and ``wait``.
+    With started ``Informers`` it answers from watches, as the operator needs; without them each call asks the API
+    server, which is enough to submit and to read, but not for ``snapshot``, ``apply`` and ``wait``.
 
     Args:
-        namespace: Only runs of this namespace are looked at; None for all.
-        rules: By which those that wait are started.
-        outlook: Says what may bring nodes for these runs; by default nothing does.
-        meanwhile: Does what follows from changes that are written, while others are.
-        ledger: Writes down what pods hold; None where nobody does.
-        demand_of: Says what is asked of the endpoints of a snapshot, by uid; by default nobody counts.
-        measured_of: Says what the queries answered by which endpoints scale, by uid; by default nobody asks.
-        served_of: Says what engines make of the endpoints of a snapshot, by uid; by default there are none.
-        searched_of: Says what engines propose for the sweeps of a snapshot, by uid; by default there are none.
-        recommended_of: Says what is recommended for these runs; by default nobody is asked.
-        standby: Keeps nodes of pools ready ahead of time; None where nobody does.
-        partitions: Has the GPUs of nodes partitioned anew; None where nobody does.
+        namespace: Consider only runs of this namespace; None for all.
+        rules: The policy by which pending runs are started.
+        outlook: Returns what may add nodes for these runs; by default nothing does.
+        meanwhile: Called while changes are written, to act on those that are already written.
+        ledger: Records what pods hold; None records nothing.
+        demand_of: Returns the demand on the endpoints of a snapshot, by uid; by default it is not measured.
+        measured_of: Returns the results of the queries that scale endpoints, by uid; by default none are made.
+        served_of: Returns what engines report of the endpoints of a snapshot, by uid; by default there are none.
+        recommended_of: Returns the recommendations for these runs; by default none are read.
+        standby: Keeps nodes of pools ready in advance; None for none.
+        partitions: Repartitions the GPUs of nodes; None for none.
     """
 
     def __init__(
@@ -155,7 +153,6 @@ class KubernetesCluster:
         demand_of: Callable[[Snapshot], Mapping[str, Demand]] = lambda _: {},
         measured_of: Callable[[Snapshot], Mapping[str, Measurement]] = lambda _: {},
         served_of: Callable[[Snapshot], Mapping[str, EngineEndpoint]] = lambda _: {},
-        searched_of: Callable[[Snapshot], Mapping[str, EngineSearch]] = lambda _: {},
         recommended_of: Callable[[Iterable[Workload]], tuple[Recommendation, ...]] = lambda _: (),
         standby: StandbyNodes | None = None,
         partitions: NodePartitions | None = None,
@@ -184,7 +181,6 @@ class KubernetesCluster:
         self._demand_of = demand_of
         self._measured_of = measured_of
         self._served_of = served_of
-        self._searched_of = searched_of
         self._recommended_of = recommended_of
 
     @property
@@ -192,7 +188,7 @@ class KubernetesCluster:
         """The watches.
 
         Raises:
-            ClusterError: There are none.
+            ClusterError: There are none, as outside the operator.
         """
         if self._view is None:
             raise ClusterError("This needs the watches that only the operator keeps; this is a bug in Fairlead.")
@@ -222,8 +218,6 @@ class KubernetesCluster:
             seen = replace(seen, measurements=measured)
         if served := self._served_of(seen):
             seen = replace(seen, engine_endpoints=served)
-        if searched := self._searched_of(seen):
-            seen = replace(seen, engine_searches=searched)
         if recommended := self._recommended_of(seen.workloads):
             seen = replace(seen, recommended=recommended)
         growth, asked = self._outlook(seen.workloads)
@@ -238,7 +232,7 @@ class KubernetesCluster:
         return self._shown
 
     def next_decision_at(self, now: float) -> float:
-        """Return when time alone may change what was decided on the latest snapshot, in Unix seconds; infinity for
+        """Return when time alone may change what was decided on the latest snapshot, in Unix seconds; infinity if
         never."""
         return math.inf if self._shown is None else next_decision_at(self._shown, now)
 
@@ -262,7 +256,7 @@ class KubernetesCluster:
         return cast("Workload[Spec]", self._taken(self._create(spec, annotations or {})))
 
     def _refuse_taken(self, kind: str, spec: WorkloadSpec) -> None:
-        """Refuse a name that an unfinished workload of another kind has; the API server knows one kind at a time."""
+        """Refuse a name that an unfinished workload of another kind has; the API server checks only one kind."""
         try:
             there = self._read(kind, spec.team, spec.name)
         except ApiError as error:
@@ -274,7 +268,7 @@ class KubernetesCluster:
             raise name_taken(spec)
 
     def _create(self, spec: WorkloadSpec, annotations: Mapping[str, str], parent: AnyWorkload | None = None) -> Object:
-        """Create the object of a workload, or find the one that an earlier try or pass created.
+        """Create the object of a workload, or find the one that an earlier attempt created.
 
         Raises:
             NameTaken: Another unfinished workload of the kind has the name.
@@ -360,7 +354,7 @@ class KubernetesCluster:
         raise NotFound(f"There is no run with the id {uid!r} any more.")
 
     def revise(self, uid: str, spec: WorkloadSpec, annotations: Mapping[str, str]) -> AnyWorkload:
-        """Give an endpoint, or a pipeline that runs by itself, another spec.
+        """Give an endpoint, or a top-level pipeline, a new spec.
 
         Raises:
             Conflict: It is over or being deleted, or the API server refuses the spec.
@@ -414,7 +408,7 @@ class KubernetesCluster:
         self._seen = self.view.epoch
 
     def named(self, name: str, namespace: str) -> Workload:
-        """The run of a name.
+        """Return the run of a name.
 
         Raises:
             NotFound: There is none.
@@ -425,7 +419,7 @@ class KubernetesCluster:
         return leaf(_run_of(there[1]))
 
     def report(self, uid: str, progress: Progress | None, active_at: float | None) -> None:
-        """Take in what a run says of itself; it reaches the object with a later write."""
+        """Take in what a run reports; it reaches the object with a later write."""
         if progress is not None and progress != self._progress.get(uid):
             with self._lock:
                 self._progress[uid] = progress
@@ -433,7 +427,7 @@ class KubernetesCluster:
         self.view.note_active(uid, active_at)
 
     def refreshed(self, found: TrainingObject) -> RunRecord:
-        """The state with what was seen since it was written: pods that are gone, and progress."""
+        """Return the state with what was observed since it was written: lost pods, and progress."""
         state, gang = found.state, found.state.gang
         if gang is not None:
             known = {pod.uid for pod in state.ended}
@@ -455,7 +449,7 @@ class KubernetesCluster:
         return state if progress is None else replace(state, progress=progress)
 
     def adopt(self, found: TrainingObject) -> bool:
-        """Write that the spec was edited or the wish is unknown, with the event; whether the object was as found."""
+        """Record an edited spec or an unknown intent, with the event; return False if the object has changed."""
         return self.write(found, self._adopted(found, time.time()))
 
     def _adopted(self, found: AnyObject, now: float) -> RunRecord:
@@ -463,20 +457,20 @@ class KubernetesCluster:
         return adopted(found, state, now, next_event=lambda: self._next_event(now))
 
     def progress_of(self, uid: str) -> Progress | None:
-        """Return what a run last said of itself, while it ran or as a pod ended."""
+        """Return what a run last reported, while it ran or as a pod ended."""
         said = [each for each in (self._progress.get(uid), self.view.last_words(uid)) if each is not None]
         return max(said, key=lambda each: each.updated_at, default=None)
 
     def has_told(self, uid: str, members: tuple[Pod, ...]) -> bool:
-        """Return whether the run's object tells of its pods as they are; so it is taken to do when another wrote it."""
+        """Return whether the run's object shows its pods as they are; assumed if another process wrote it."""
         phases = tuple(pod.phase for pod in members)
         return self._told.get(uid, phases) == phases
 
     def write(self, found: AnyObject, state: RunRecord, *, is_quiet: bool = False) -> bool:
-        """Write a state, if the object is still as it was found; whether it was.
+        """Write a state if the object is unchanged since it was read; return whether it was.
 
         Args:
-            is_quiet: It only tells what was seen, and leaves the run's version as it is.
+            is_quiet: The write only records observations, and leaves the run's version as it is.
         """
         workload = _run_of(found)
         state = stamped(found, state, self._writer, is_quiet=is_quiet)
@@ -486,7 +480,7 @@ class KubernetesCluster:
         if is_leaf(run):
             pods = self.view.members(found)
             if self._ledger is not None and run.status.phase.is_final:
-                self._ledger.settle(found)  # nothing writes what it cost after this
+                self._ledger.settle(found)  # the run's cost is not written after this
             cost = None if self._ledger is None else self._ledger.cost_of(run, pods, time.time())
             status = training_status(run, pods, generation=found.generation, before=found.conditions, cost=cost)
         else:
@@ -510,7 +504,7 @@ class KubernetesCluster:
                 if there is not None:
                     self.view.cache_of(found.kind).put(there[0])
                     kept = there[1].state
-                    # An earlier try, whose answer was lost, may have been this very write.
+                    # This very write may have succeeded in an earlier attempt whose answer was lost.
                     return error.unsure and (kept.writer, kept.written) == (state.writer, state.written)
             if error.status in (404, 409):
                 return False
@@ -520,9 +514,9 @@ class KubernetesCluster:
         return True
 
     def refuse_unreadable(self) -> list[AnyObject]:
-        """Say in the status of workloads that they cannot run, whose specs break rules that the API server lacks.
+        """Report in the status of workloads that they cannot run because their specs break rules the API server lacks.
 
-        Those to which it was just said are returned. What another version took in is left as it is.
+        Return those that were just reported. Workloads that another version accepted are left as they are.
         """
         found = self.view.workload_objects()
         new = [each for each in found if each.problem and not each.shown_phase and self._is_ours(each)]
@@ -550,10 +544,11 @@ class KubernetesCluster:
         return True
 
     def _carry_out(self, change: Change) -> bool:
-        """Try again where only a quiet write, or somebody's label, came in between.
+        """Apply a change, and retry where only a quiet write or a changed label intervened.
 
-        What the API server refuses a workload, as a quota or a webhook makes it do, holds up that one and nobody else:
-        a child that its parent submits, or its own status.
+        A refusal by the API server, such as of a quota or a webhook, delays only the workload concerned: a child that
+        its
+        parent submits, or the workload's own status.
         """
         try:
             done = any(self._try(change) for _ in range(TRIES))
@@ -571,14 +566,14 @@ class KubernetesCluster:
         return done
 
     def note_refusal(self, uid: str, what: Refusal, said: str) -> None:
-        """Note what a workload is refused, so that it is told once."""
+        """Record what a workload is refused, so that it is reported once."""
         with self._lock:
             known = self._refused.setdefault(uid, {})
             if known.get(what) != said:
                 known[what] = self._untold[uid, what] = said
 
     def note_address(self, uid: str, problem: str | None) -> None:
-        """Note why an endpoint has no address, or that it has one, for the next decision."""
+        """Record why an endpoint has no address, or that it has one, for the next decision."""
         with self._lock:
             if self._unaddressed.get(uid) == problem:
                 return
@@ -587,12 +582,12 @@ class KubernetesCluster:
         self.view.wake()
 
     def keep_addresses(self, uids: Collection[str]) -> None:
-        """Forget all endpoints but these."""
+        """Forget all endpoints except these."""
         with self._lock:
             self._unaddressed = {uid: said for uid, said in self._unaddressed.items() if uid in uids}
 
     def take_refusals(self) -> list[tuple[AnyObject, Refusal, str]]:
-        """The workloads that the API server refuses something, and its words, each time that these are others."""
+        """Return the workloads that the API server refuses something, with its message, once for each new message."""
         with self._lock:
             untold, self._untold = self._untold, {}
         found = ((self.view.find_any(uid), what, said) for (uid, what), said in untold.items())
@@ -603,7 +598,7 @@ class KubernetesCluster:
         if found is None or found.workload is None or found.workload.version != change.version:
             return False
         if self._ledger is not None and (change.forget or change.create) and is_leaf(found.workload):
-            self._ledger.settle(found)  # what the object is about to forget
+            self._ledger.settle(found)  # before the object forgets these pods
         if change.forget:
             return self._forget(found)
         if (change.create or change.submit) and FINALIZER not in found.finalizers:
@@ -629,7 +624,7 @@ class KubernetesCluster:
         return True
 
     def _submit_children(self, found: AnyObject, orders: tuple[SubmitChild, ...]) -> bool:
-        """Create the children that are not there; False where the parent is not as found, or a name is taken."""
+        """Create the missing children; return False if the parent has changed, or a name is taken."""
         children = {each.name for each in self.view.children_of(found.uid)} if orders else set()
         orders = tuple(order for order in orders if order.spec.name not in children)
         if not orders:
@@ -642,8 +637,8 @@ class KubernetesCluster:
             return False
         try:
             for order in orders:
-                # Files that came with an earlier spec of the parent are not for children that have them in the image.
-                # Of a pipeline the runs follow from its object.
+                # Files of an earlier spec of the parent are not for children that have their files in the image.
+                # The runs of a pipeline follow from its object.
                 has_files = getattr(order.spec, "workdir", None) is not None
                 has_files = has_files or any(run.workdir is not None for run in runs_of(order.spec))
                 content = self._create(order.spec, _inherited(kept, order.spec) if has_files else {}, _run_of(found))
@@ -653,7 +648,7 @@ class KubernetesCluster:
         return True
 
     def _is_taken(self, spec: WorkloadSpec, parent: str) -> bool:
-        """Return whether an unfinished workload of somebody else has the name of a child."""
+        """Return whether an unfinished workload that is not the parent's has the name of a child."""
         key = f"{spec.team}/{spec.name}"
         found = (self.view.cache_of(kind).get(key) for kind in workload_kinds())
         there = (each for each in found if each is not None and _parent_in(each) != parent)
@@ -661,7 +656,7 @@ class KubernetesCluster:
 
     def _ask_children(self, orders: Iterable[ChildIntent]) -> None:
         for order in orders:
-            # It is gone, or on its way out.
+            # It is gone or is being deleted.
             with suppress(NotFound, Conflict):
                 self.set_intent(order.uid, order.intent)
 
@@ -685,7 +680,7 @@ class KubernetesCluster:
         return True
 
     def _let_go(self, found: AnyObject) -> AnyObject | None:
-        """Have the object deleted, which waits for our finalizer; None when it was no longer as it was found."""
+        """Delete the object, which then waits for our finalizer; return None if it has changed since it was read."""
         preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
         options = {"propagationPolicy": "Background", "preconditions": preconditions}
         try:
@@ -700,7 +695,7 @@ class KubernetesCluster:
         return replace(found, is_leaving=True, finalizers=())
 
     def _with_finalizers(self, found: AnyObject, finalizers: tuple[str, ...]) -> AnyObject | None:
-        """The object with these finalizers; None when it was no longer as it was found."""
+        """Return the object with these finalizers; None if it has changed since it was read."""
         metadata = {"resourceVersion": str(found.version), "uid": found.uid, "finalizers": list(finalizers)}
         try:
             content = self.client.merge(objects_path(found.kind, found.namespace, found.name), {"metadata": metadata})
@@ -711,7 +706,7 @@ class KubernetesCluster:
         return self.view.cache_of(found.kind).put(content) if finalizers or not found.is_leaving else found
 
     def _make_way(self, found: AnyObject, spec: WorkloadSpec) -> None:
-        """Remove a finished run whose name is wanted again."""
+        """Remove a finished run whose name is needed again."""
         run = found.workload
         if found.is_leaving or run is None or not run.status.phase.is_final or run.intent is Intent.RUN:
             raise name_taken(spec)
@@ -762,7 +757,7 @@ class KubernetesCluster:
         return content, read_workload(content)
 
     def _taken(self, content: Object) -> AnyWorkload:
-        """The workload in an answer, which the watches know from now on."""
+        """Return the workload in an answer, which the watches know from now on."""
         found = read_workload(content)
         if self._view is not None:
             self._view.cache_of(found.kind).put(content)
@@ -770,7 +765,7 @@ class KubernetesCluster:
 
 
 class _ChildRefusedError(ClusterError):
-    """The API server refuses what a change asks of a child."""
+    """The API server refuses a child that a change creates or updates."""
 
 
 @contextmanager
@@ -780,11 +775,11 @@ def _of_children() -> Iterator[None]:
     except ClusterError as error:
         if isinstance(error, ApiError) or isinstance(error.__cause__, ApiError):
             raise _ChildRefusedError(str(error)) from error
-        raise  # no answer: nobody else gets one either
+        raise  # no answer: other requests get none either
 
 
 def items_of(client: Client, kind: str, namespace: str | None, query: dict[str, str] | None = None) -> Iterator[Object]:
-    """The objects of a kind of workloads; none of a kind that an older installation lacks."""
+    """Return the objects of a kind of workload; none of a kind that an older installation lacks."""
     try:
         yield from client.items(objects_path(kind, namespace), query)
     except ApiError as error:
@@ -793,13 +788,13 @@ def items_of(client: Client, kind: str, namespace: str | None, query: dict[str, 
 
 
 def is_unknown_kind(kind: str, error: ApiError) -> bool:
-    """Return whether an error says that an older installation knows no such kind; its roles then grant nothing of
+    """Return whether an error means that an older installation lacks a kind; its roles then grant nothing of
     it."""
     return kind != "Training" and error.status in (403, 404)
 
 
 def name_taken(spec: WorkloadSpec) -> NameTaken:
-    """The error for the name of a run that is not over."""
+    """Return the error for the name of an unfinished run."""
     return NameTaken(
         f"A run named {spec.name!r} of team {spec.team!r} is not finished. "
         f"Stop it with `fairlead stop {spec.name}`, or choose another name with `--name`."
@@ -807,17 +802,17 @@ def name_taken(spec: WorkloadSpec) -> NameTaken:
 
 
 def _inherited(kept: Mapping[str, str], child: WorkloadSpec) -> dict[str, str]:
-    """Return the annotations that a child has of its parent; a replica has the files of its own revision."""
+    """Return the annotations that a child inherits; a replica has the files of its own revision."""
     found = {name: kept[name] for name in INHERITED if name in kept}
     if not isinstance(child, Replica) or (own := read_files(kept).annotations(child.code)).get(WORKDIR) is None:
         return found
     if own[WORKDIR] == found.get(WORKDIR):
-        return found  # with the whole of what git said
+        return found  # with git's complete message
     return {name: value for name, value in own.items() if value is not None}
 
 
 def _revised_files(content: Object, spec: WorkloadSpec, annotations: Mapping[str, str]) -> Mapping[str, str | None]:
-    """Return the annotations with which an object gets another spec; None takes one away."""
+    """Return the annotations that give an object a new spec; None removes one."""
     if not isinstance(spec, Serving):
         return dict(annotations)
     there = read_files(content["metadata"].get("annotations") or {})

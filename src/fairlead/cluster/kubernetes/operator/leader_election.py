@@ -1,7 +1,7 @@
-"""Elects which of several operators acts: the one that holds a Lease and has renewed it in time.
+"""Elects the operator that acts: the one that holds a Lease and has renewed it in time.
 
-Times of other machines are never compared with ours: a holder is gone when its Lease has not changed for as long as it
-lasts by our own clock. We stop acting well before another may begin.
+Clocks of other machines are never compared with ours: a holder is gone when its Lease has not changed for its duration
+by our own clock. A leader stops acting well before another may begin.
 """
 
 import logging
@@ -15,19 +15,19 @@ from fairlead.errors import ClusterError
 
 log = logging.getLogger(__name__)
 
-# client-go's defaults are 15, 10 and 2; a slower beat asks less of an API server at rest, 720 times an hour.
+# client-go's defaults are 15, 10 and 2; a longer period spares an idle API server 720 requests an hour.
 DURATION_S = 15.0
 DEADLINE_S = 10.0
 BEAT_S = 5.0
 
 
 class Election:
-    """Keeps asking for the Lease in a thread of its own.
+    """Keeps requesting the Lease in its own thread.
 
     Args:
-        identity: Ours; no other process may have it.
-        told: Annotations of the Lease while it is ours, for whoever looks.
-        changed: Called when we begin to lead or cease to.
+        identity: The name of this process; no other process may have it.
+        told: Annotations of the Lease while it is ours, for anyone who reads it.
+        changed: Called when this process becomes the leader or ceases to be.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class Election:
 
     @property
     def is_leader(self) -> bool:
-        """Return whether we may act now."""
+        """Return whether this process may act now."""
         renewed_at = self._renewed_at
         return renewed_at is not None and time.monotonic() - renewed_at < self._deadline_s
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start requesting the Lease."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more, and give the Lease back so that another need not wait."""
+        """Stop requesting the Lease, and release it so that another operator need not wait."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout=self._deadline_s)
@@ -102,9 +102,9 @@ class Election:
             self._stopping.wait(self._beat_s if self.is_leader or self._renewed_at is None else 0.2)
 
     def _ask(self) -> bool:
-        """Take or renew the Lease; whether it is ours. Time counts from before the asking."""
+        """Take or renew the Lease; return whether it is ours. Its duration counts from before the request."""
         if self._held is not None:
-            # Nobody else may have touched it, or this is refused: so it need not be read first.
+            # The write is refused if anyone else changed the Lease, so it need not be read first.
             held, self._held = self._held, None
             if self._write(lambda: self._client.replace(self._path, _renewed(held))):
                 return True

@@ -1,4 +1,4 @@
-"""Requests by several threads: taken from the runs in turn, so that a large one delays no small one, or all at once."""
+"""Runs requests in several threads: round-robin over the runs, so that large runs delay no small ones, or at once."""
 
 import logging
 import threading
@@ -15,21 +15,21 @@ log = logging.getLogger(__name__)
 Job = Callable[[], None]
 T = TypeVar("T")
 R = TypeVar("R")
-# What follows from the first of many writes does not wait for the last of them.
+# Work that follows from the first of many writes does not wait for the last of them.
 MEANWHILE_S = 0.05
-# A job that failed is taken again after so long, then after twice that, up to the most: what is asked for at each pass
-# costs little while it cannot be done, and is late by no longer than it has failed for.
+# A failed job is retried after this delay, which doubles up to the maximum: what each pass requests costs little
+# while it cannot be done, and is late by no longer than it has failed for.
 AGAIN_S = 0.2
 MOST_AGAIN_S = 5.0
 
 
 class Dispatcher:
-    """A few threads and a queue for each run.
+    """A few threads, and a queue for each run.
 
-    A job that waits or runs is not taken twice, and one that failed not before its time.
+    A pending or running job is not queued twice, and a failed one not before its delay has passed.
 
     Args:
-        clock: Seconds, for how long a job that failed is left alone.
+        clock: Returns seconds; measures the delay of failed jobs.
     """
 
     def __init__(self, num_threads: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,7 +39,7 @@ class Dispatcher:
         self._queues: OrderedDict[str, deque[tuple[str, Job]]] = OrderedDict()
         self._names: set[str] = set()
         self._clock = clock
-        # By run and name, the oldest first: how long it is left alone, and until when.
+        # By run and name, the oldest first: the delay, and its end.
         self._failed: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
         self._stopping = False
         self._threads = [
@@ -49,7 +49,7 @@ class Dispatcher:
             thread.start()
 
     def submit(self, run: str, name: str, job: Job) -> bool:
-        """Do it soon; False when a job of that name is under way, or failed so lately that it is left alone."""
+        """Queue a job; return False if one of that name is queued or running, or is delayed after a failure."""
         with self._lock:
             _, until = self._failed.get((run, name), (0.0, 0.0))
             if name in self._names or self._stopping or self._clock() < until:
@@ -61,25 +61,25 @@ class Dispatcher:
 
     @property
     def num_waiting(self) -> int:
-        """Jobs that wait or run."""
+        """The number of pending and running jobs."""
         with self._lock:
             return len(self._names)
 
     def is_waiting(self, run: str) -> bool:
-        """Return whether jobs of a run wait that no thread has taken yet."""
+        """Return whether jobs of a run are queued that no thread has taken yet."""
         with self._lock:
             return run in self._queues
 
     def drain(self, timeout_s: float) -> bool:
-        """Return when nothing waits or runs; False after the timeout."""
+        """Wait until nothing is queued or running; return False after the timeout."""
         with self._lock:
             return self._empty.wait_for(lambda: not self._names, timeout_s)
 
     def stop(self, *, wait_s: float = 5.0) -> None:
-        """Take no more; what runs is finished, what waits is left to whoever comes next.
+        """Accept no more jobs; running ones are finished, queued ones are left to the next operator.
 
         Args:
-            wait_s: How long each thread is awaited; they end with the process in any case.
+            wait_s: How long to wait for each thread, in seconds; threads end with the process in any case.
         """
         with self._lock:
             self._stopping = True
@@ -94,7 +94,7 @@ class Dispatcher:
                 self._given.wait_for(lambda: self._queues or self._stopping)
                 if self._stopping:
                     return
-                # The first run gives one job and goes to the end of the row.
+                # The first run gives one job and goes to the end of the queue.
                 run, queue = self._queues.popitem(last=False)
                 name, job = queue.popleft()
                 if queue:
@@ -106,7 +106,7 @@ class Dispatcher:
             except ClusterError as error:
                 log.warning("%s: %s", name, error)
             except Exception:
-                # A thread of its own has nobody to tell; a later pass finds the work undone and tries again.
+                # A worker thread can report to nobody; a later pass finds the work undone and retries it.
                 log.exception("%s: internal error", name)
             finally:
                 with self._lock:
@@ -122,7 +122,7 @@ class Dispatcher:
         now = self._clock()
         left_alone_s = min(2 * left_alone_s, MOST_AGAIN_S)
         self._failed[run, name] = (left_alone_s, now + left_alone_s)
-        # What nobody asks for any more is forgotten.
+        # Delays of jobs that are no longer requested are forgotten.
         while next(iter(self._failed.values()))[1] < now - MOST_AGAIN_S:
             self._failed.popitem(last=False)
 
@@ -130,7 +130,8 @@ class Dispatcher:
 def at_once(
     work: Callable[[T], R], items: Sequence[T], *, num_threads: int, meanwhile: Callable[[], None]
 ) -> tuple[R, ...]:
-    """The work done on all items by so many threads; ``meanwhile`` is called now and then until they are through."""
+    """Return the results of the work on all items, done by so many threads; ``meanwhile`` is called repeatedly until
+    they finish."""
     with ThreadPoolExecutor(num_threads, thread_name_prefix="at once") as threads:
         given = [threads.submit(work, item) for item in items]
         while wait(given, timeout=MEANWHILE_S).not_done:

@@ -1,1 +1,1 @@
-"""The operator's side of engines: their objects as watches tell them, and the one that each start of a run gets."""
+"""The operator's side of engines: watches of their objects, and the one object for each attempt of a run."""

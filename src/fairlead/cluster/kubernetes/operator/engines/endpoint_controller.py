@@ -1,7 +1,7 @@
-"""Gives each endpoint that has an engine its one object there, keeps it as it is to be, and takes it away again.
+"""Creates, updates and deletes the one engine object of each endpoint that has an engine.
 
-Level-triggered and without memory: an object's name follows from its endpoint, what it was last given is written on it,
-and what it is to be given follows from the endpoint's own status. Whoever goes on where another was killed finds both.
+Level-triggered and stateless: an object's name follows from its endpoint, its last content is written on it, and the
+wanted content follows from the endpoint's own status. An operator that takes over finds both.
 """
 
 import threading
@@ -28,17 +28,17 @@ from fairlead.specs.serving import Serving
 from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
 
-# How long nothing is tried again that the API server refused.
+# How long to wait before retrying what the API server refused.
 PAUSE_S = 10.0
-# How often pods are asked why an endpoint is not ready, as engines say little of that.
+# How often pods are read for why an endpoint is not ready, as engines report little of that.
 ASK_EVERY_S = 10.0
-# What of an object is kept.
+# The parts of an object that are kept.
 KEPT = ("apiVersion", "kind", "status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """An object of an engine, or what that made of one, without its spec."""
+    """An object of an engine, or one that the engine created for it, without its spec."""
 
     key: str
     version: int
@@ -65,10 +65,10 @@ class _Caches:
 
 
 class EndpointController:
-    """The hands of the operator where an engine serves an endpoint.
+    """Manages the engine objects of endpoints for the operator.
 
     Args:
-        may_act: Whether we still lead; asked before each request.
+        may_act: Returns whether this process still leads; asked before each request.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class EndpointController:
 
     @property
     def is_behind(self) -> bool:
-        """Return whether something is still to be done, or asked."""
+        """Return whether anything is still to be written or read."""
         return self._is_behind
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class EndpointController:
             each.made.stop()
 
     def look(self, seen: Snapshot) -> Mapping[str, EngineEndpoint]:
-        """Return what engines say of the endpoints of a snapshot, by uid."""
+        """Return what engines report of the endpoints of a snapshot, by uid."""
         found = {}
         for endpoint in _endpoints(seen):
             assert endpoint.spec.engine is not None
@@ -109,7 +109,7 @@ class EndpointController:
         kind = caches.driver.kind
         if not caches.is_synced:
             problem = self._problem(caches)
-            # Where nobody has looked yet it may be there.
+            # Until the objects are listed it may exist.
             return EngineEndpoint(kind=kind, is_there=problem is None, message=problem or "")
         there = caches.of(endpoint.uid)
         with self._lock:
@@ -124,7 +124,7 @@ class EndpointController:
         return told if told.ready or not said else replace(told, message=said)
 
     def act(self, agent: Agent, seen: Snapshot) -> None:
-        """Give out what is to be done by a snapshot."""
+        """Queue the work that follows from a snapshot."""
         is_behind = False
         wanted = {each.uid: each for each in _endpoints(seen)}
         with self._lock:
@@ -167,7 +167,7 @@ class EndpointController:
         self._is_behind = is_behind
 
     def _content(self, endpoint: Workload[Serving]) -> Object | None:
-        """Return an endpoint's object as it is to be; None where it was not judged yet."""
+        """Return an endpoint's wanted object; None if no decision was made yet."""
         engine = endpoint.spec.engine
         handover = handover_of(endpoint)
         if engine is None or handover is None:
@@ -176,12 +176,12 @@ class EndpointController:
         replica = handover.target.spec.replica()
         models = models_of(replica, nodes)
         if models is None:
-            # Of GPUs that no node has by its labels none could be found; which they are is told by kube-scheduler.
+            # No resource is known for GPUs that no node is labelled with; kube-scheduler reports those.
             models = ()
         return rendered(endpoint_driver_of(engine), replace(handover, device=device_of(replica, nodes), models=models))
 
     def _write(self, uid: str) -> None:
-        """Give an engine what it is to have by now."""
+        """Write the wanted object of an engine."""
         with self._lock:
             endpoint = self._wanted.get(uid)
         if endpoint is None or endpoint.spec.engine is None or not _is_to_run(endpoint) or not self._may_act():
@@ -208,7 +208,7 @@ class EndpointController:
         self._view.wake()
 
     def _taken(self, path: str, endpoint: Workload[Serving]) -> str | None:
-        """Tell that somebody else's object has the name; None where none has."""
+        """Report that another object has the name; None if none has."""
         try:
             there = self._client.get(path)
         except ApiError as error:
@@ -239,7 +239,7 @@ class EndpointController:
             caches.objects.put(content)
 
     def _ask(self, endpoint: Workload[Serving]) -> None:
-        """Take what is wrong with the newest pod that is not ready, which says more than engines do."""
+        """Record the problem of the newest pod that is not ready, which says more than engines do."""
         query = {"labelSelector": f"{names.ENDPOINT_UID}={endpoint.uid}"}
         pods = self._client.items(f"/api/v1/namespaces/{endpoint.spec.team}/pods", query)
         said = ""
@@ -270,7 +270,7 @@ class EndpointController:
         return found
 
     def _problem(self, caches: _Caches) -> str | None:
-        """Tell what a cluster lacks for an engine, or does not grant; None where nothing is known to be missing."""
+        """Report what a cluster lacks for an engine, or forbids; None if nothing is known to be missing."""
         driver = caches.driver
         for cache, kind, api in (
             (caches.objects, driver.kind, driver.api),
@@ -285,12 +285,12 @@ class EndpointController:
 
 
 def handover_of(endpoint: Workload[Serving]) -> Handover | None:
-    """Return what an engine is to serve of an endpoint, by its status; None where it was not judged yet."""
+    """Return what an engine is to serve for an endpoint, by its status; None if no decision was made yet."""
     detail = detail_of(endpoint)
     target = detail.revision(detail.target)
     if target is None:
         return None
-    # How many and by what they scale is of the spec as it is now; all else is the revision's.
+    # The replica count and scaling come from the current spec; everything else from the revision.
     spec = spec_of(target)
     spec = replace(
         spec, replicas=endpoint.spec.replicas, most_replicas=endpoint.spec.most_replicas, scale=endpoint.spec.scale
@@ -305,7 +305,7 @@ def handover_of(endpoint: Workload[Serving]) -> Handover | None:
 
 
 def trouble_of(pod: Mapping[str, Any]) -> str:
-    """Return why a pod is not ready, as a clause; empty where it is, or nobody says."""
+    """Return why a pod is not ready, as a clause; empty if it is, or no reason is reported."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     for each in status.get("conditions") or ():
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
@@ -320,7 +320,7 @@ def trouble_of(pod: Mapping[str, Any]) -> str:
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"{each['name']} of {name} waits: {_clause(waiting.get('message') or waiting['reason'])}"
     for each in containers:
-        # Last, as one beside the server that asks it is not ready either.
+        # Last, as a sidecar that probes the server is not ready either.
         if not each.get("ready") and "running" in (each.get("state") or {}):
             return f"{each['name']} of {name} runs and does not answer its probe yet"
     return ""

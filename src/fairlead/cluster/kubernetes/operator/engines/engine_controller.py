@@ -1,7 +1,7 @@
-"""Gives each start of a run that has an engine its one object there, and takes it away again.
+"""Creates and deletes the one engine object for each attempt of a run that has an engine.
 
-Level-triggered and without memory: an object's name follows from the run and the number of the start, so whoever goes
-on where another was killed finds it; there is never a second one, since none is created while an older one is there.
+Level-triggered and stateless: an object's name follows from the run and the number of the attempt, so an operator that
+takes over finds it; there is never a second one, since none is created while an older one exists.
 """
 
 import logging
@@ -30,19 +30,19 @@ from fairlead.state.snapshot import Phase, Pod, PodPhase
 
 log = logging.getLogger(__name__)
 
-# An API server that has just started knows neither every kind nor every role; what is missing is missing for longer.
+# An API server that has just started does not know every kind and role yet; what is really missing stays missing.
 PATIENCE_S = 5.0
-# So long an engine gets to make its pods before Events are asked why it has not, and so often they are asked.
+# How long an engine may take to create its pods before Events are read for the reason, and how often they are read.
 ASK_AFTER_S, ASK_EVERY_S = 5.0, 10.0
 
 
 class EngineController:
-    """The hands of the operator where an engine makes the pods.
+    """Manages the engine objects of runs for the operator.
 
     Args:
-        settings: What the cluster decides for all pods.
-        may_act: Whether we still lead; asked before each request.
-        create_s: Seconds after which a creation is no more tried, as those of pods.
+        settings: The cluster's settings for all pods.
+        may_act: Returns whether this process still leads; asked before each request.
+        create_s: Seconds after which a creation is no longer attempted, as for pods.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class EngineController:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether something is still to be done, or looked for again."""
+        """Return whether anything is still to be done or checked again."""
         return bool(self._unsettled)
 
     def act(self, now: float) -> None:
-        """Give out what the runs of which something has changed need."""
+        """Queue the work that changed runs need."""
         changed, _ = self._marks.take()
         for uid in changed | self._unsettled:
             found = self._view.find(uid)
@@ -83,7 +83,7 @@ class EngineController:
                 self._unsettled.add(uid)
 
     def _look_after(self, found: TrainingObject, engine: Engine, now: float) -> bool:
-        """Give out what one run needs; whether only news can bring more."""
+        """Queue the work that one run needs; return whether only a change can bring more."""
         gang, run = found.state.gang, found.workload
         if gang is None or run is None:
             return True
@@ -103,13 +103,13 @@ class EngineController:
         if going or is_told or gang.created or not _is_wanted(found, gang):
             return not going
         if self._view.over(found.uid):
-            return True  # it was refused, which is for the loop to hear
+            return True  # it was refused, which the loop is to know
         name = f"hand {found.key}-{gang.attempt} to {engine}"
         self._agent.submit(found.uid, name, partial(self._create, found.uid, gang.attempt))
         return False
 
     def _is_explained(self, found: TrainingObject, gang: Gang, there: EngineObject, now: float) -> bool:
-        """Ask why an engine does not make all pods where nobody says it; whether nothing is to be asked."""
+        """Read why an engine does not create all pods if no reason is known; return whether nothing is left to read."""
         is_late = found.state.status.phase is Phase.STARTING and there.observed.stage is Stage.WAITING
         num_pods = sum(pod.attempt == gang.attempt for pod in self._view.pods_of(found.uid).values())
         if not is_late or num_pods >= len(gang.nodes) or self._view.engines.is_explained(there.uid):
@@ -122,7 +122,7 @@ class EngineController:
         return False
 
     def _ask(self, there: EngineObject) -> None:
-        """Take the newest warning of an engine's object, or of what it has made so far."""
+        """Record the newest warning of an engine's object, or of what it has created so far."""
         namespace, _, name = there.key.partition("/")
         path = f"/api/v1/namespaces/{namespace}/events"
         said: list[tuple[str, str]] = []
@@ -136,7 +136,7 @@ class EngineController:
             self._view.engines.note_warning(there, max(said)[1])
 
     def _bear_missing(self, found: TrainingObject, gang: Gang, engine: Engine, now: float) -> bool:
-        """Wait for an engine's objects to be listed; end the start where the cluster has no such engine."""
+        """Wait for an engine's objects to be listed; end the attempt if the cluster lacks the engine."""
         run = found.workload
         missing = None if run is None else self._view.engines.problem(run.spec)
         if missing is None:
@@ -207,7 +207,7 @@ class EngineController:
             return
         driver = driver_of(each.engine)
         namespace, _, name = each.key.partition("/")
-        # It stays until all of its pods are gone, so that nothing which it owns makes new ones that nobody waits for.
+        # It stays until all of its pods are gone, so that nothing it owns creates new pods that nobody needs.
         options = {"propagationPolicy": "Foreground", "preconditions": {"uid": each.uid}}
         for kind in driver.beside:
             self._remove(path_of(driver, namespace, name, kind=kind), {"propagationPolicy": "Background"})
@@ -216,7 +216,7 @@ class EngineController:
             self._view.engines.put(each.engine, content)
 
     def _remove(self, path: str, options: Object) -> Object | None:
-        """Have an object deleted; None where it is gone already, or is another one of that name."""
+        """Delete an object; return None if it is gone already, or another one has its name."""
         try:
             return self._client.delete(path, options)
         except ApiError as error:
@@ -225,7 +225,7 @@ class EngineController:
             return None
 
     def _bury(self, found: TrainingObject, gang: Gang, phase: PodPhase, message: str) -> None:
-        """Record the end of all members of a start that never came to be."""
+        """Record the end of all members of an attempt that never came to be."""
         for index in range(len(gang.nodes)):
             member = gang.member(index)
             self._view.bury(
@@ -244,7 +244,7 @@ class EngineController:
 
 
 def models_of(spec: Training, nodes: Iterable[NodeObject]) -> tuple[tuple[str, str], ...] | None:
-    """Labels of nodes with the GPUs that a run asks for; none for any node, and None where no node has such."""
+    """Return the labels of nodes with the GPUs that a run requests; none for any node, None if no node has them."""
     gpu = spec.resources.gpu
     if gpu is None or (gpu.model is None and gpu.min_memory_bytes is None):
         return ()
@@ -257,7 +257,7 @@ def models_of(spec: Training, nodes: Iterable[NodeObject]) -> tuple[tuple[str, s
 
 
 def device_of(spec: Training, nodes: Iterable[NodeObject]) -> DeviceResource | None:
-    """Return what a pod asks for its GPUs: the resource that the nodes with them offer, NVIDIA's where none does."""
+    """Return the resource a pod requests for its GPUs: what the nodes with them offer, NVIDIA's where none does."""
     gpu = spec.resources.gpu
     if gpu is None:
         return None
@@ -272,7 +272,7 @@ def device_of(spec: Training, nodes: Iterable[NodeObject]) -> DeviceResource | N
 
 
 def _is_wanted(found: TrainingObject, gang: Gang) -> bool:
-    """Return whether the start is the one that the run is at, and is not over."""
+    """Return whether the attempt is the run's current one, and is not over."""
     status = found.state.status
     return gang.attempt == status.attempt and status.phase in (Phase.STARTING, Phase.RUNNING)
 

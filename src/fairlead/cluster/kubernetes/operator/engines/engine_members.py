@@ -1,6 +1,6 @@
-"""The members of a gang whose pods an engine makes, as the loop sees them: each lives as long as the object. Pure.
+"""The members of a gang whose pods an engine creates, as the loop sees them: each lives as long as the object. Pure.
 
-So nothing begins anew, and nothing is forgotten, before the engine has nothing left to make a pod from.
+So no new attempt begins, and nothing is forgotten, while the engine could still create a pod.
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ def absent(
     coming: bool,
     created: bool,
 ) -> Pod:
-    """A member that has no pod.
+    """Return a member that has no pod.
 
     Args:
-        there: The object of its start; None where there is none.
-        coming: The object may be created at this moment, or nobody knows yet whether it is there.
-        created: The object was there once.
+        there: The object of its attempt; None if there is none.
+        coming: The object may be created at this moment, or it is not known yet whether it exists.
+        created: The object existed once.
     """
     phase, message = PodPhase.CREATED, None
     if there is not None and there.observed.stage is Stage.SUCCEEDED:
@@ -61,10 +61,10 @@ def absent(
 def explained(
     members: tuple[Pod, ...], objects: Mapping[int, PodObject], driver: Driver, there: EngineObject | None
 ) -> tuple[Pod, ...]:
-    """The members, with what only the whole of them and the engine's object tell.
+    """Return the members, with what only the whole gang and the engine's object show.
 
-    An engine takes all pods away when one has failed, which is no loss of those; one that launches the program itself
-    says how it ended; and kube-scheduler's words on a pod without a node are its reason to wait.
+    An engine deletes all pods when one has failed, which does not make the others lost; one that launches the program
+    itself reports how it ended; and kube-scheduler's message on a pod without a node is its reason to wait.
     """
     stage = Stage.WAITING if there is None else there.observed.stage
     if driver.launches and stage is Stage.SUCCEEDED:
@@ -90,7 +90,7 @@ def _explained(pod: Pod, seen: PodObject | None, driver: Driver, there: EngineOb
     if pod.phase is not PodPhase.LOST:
         return pod
     if has_failed:
-        # The cause is told by the one that failed; that the others were ended for it is not another.
+        # The failed member reports the cause; that the others were ended because of it is not another cause.
         return replace(pod, phase=PodPhase.FAILED, message=f"its {driver.kind} ended it")
     if there is not None and there.observed.message and there.observed.stage in (Stage.WAITING, Stage.FAILED):
         return replace(pod, message=there.observed.message)

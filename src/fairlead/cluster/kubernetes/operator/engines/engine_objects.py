@@ -1,4 +1,4 @@
-"""Follows the objects of engines: of those that some run asked for, and from then on.
+"""Watches the objects of engines, from the first run that uses the engine.
 
 A cluster may lack an engine, and most have none, so nothing of them is watched before it is needed.
 """
@@ -22,11 +22,11 @@ from fairlead.specs.training import Training
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineObject:
-    """An object of an engine that stands for a start of a run.
+    """An engine object for one attempt of a run.
 
     Attributes:
         key: ``namespace/name``.
-        is_leaving: It was told to go.
+        is_leaving: It is being deleted.
     """
 
     key: str
@@ -41,7 +41,7 @@ class EngineObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Queued:
-    """A word of Kueue on what it queues."""
+    """A message of Kueue on an object in its queue."""
 
     key: str
     version: int
@@ -53,7 +53,7 @@ class EngineObjects:
     """The objects of all engines. Safe to use from several threads.
 
     Args:
-        changed: Told the uid of a run of which something is other than before.
+        changed: Called with the uid of a run whose object or message has changed.
     """
 
     def __init__(self, client: Client, changed: Callable[[str], None], *, idle_s: float = IDLE_S) -> None:
@@ -69,7 +69,7 @@ class EngineObjects:
         self._warnings: dict[str, str] = {}
 
     def watch(self, spec: Training) -> None:
-        """Begin to follow the engine of a run, and Kueue where that admits it; again and again is once."""
+        """Start to watch the engine of a run, and Kueue if that admits it; idempotent."""
         engine = spec.engine
         if engine is None:
             return
@@ -96,19 +96,19 @@ class EngineObjects:
             cache.stop()
 
     def is_synced(self, engine: Engine) -> bool:
-        """Return whether an engine's objects were all there once."""
+        """Return whether an engine's objects were all listed once."""
         cache = self._caches.get(engine)
         return cache is not None and cache.is_synced
 
     def is_ready(self, spec: Training) -> bool:
-        """Return whether all that a run's engine needs is there."""
+        """Return whether everything that a run's engine needs is listed."""
         queue = self._queue
         is_queue_there = not is_queued_by_kueue(spec) or (queue is not None and queue.is_synced)
         return spec.engine is not None and self.is_synced(spec.engine) and is_queue_there
 
     def problem(self, spec: Training) -> str | None:
-        """Tell what the cluster lacks for a run's engine, or does not grant, as a sentence; None where nothing is known
-        to be missing."""
+        """Return what the cluster lacks for a run's engine, or forbids, as a sentence; None if nothing is known to be
+        missing."""
         engine = spec.engine
         if engine is None:
             return None
@@ -122,7 +122,7 @@ class EngineObjects:
         return None
 
     def of_run(self, uid: str) -> Mapping[int, EngineObject]:
-        """The objects of a run by the starts that they stand for."""
+        """Return the objects of a run by their attempts."""
         with self._lock:
             found = {each.attempt: each for each in self._of_run.get(uid, {}).values()}
             said = {
@@ -132,19 +132,19 @@ class EngineObjects:
         return {attempt: _with_words(each, said[attempt]) for attempt, each in found.items()}
 
     def is_explained(self, uid: str) -> bool:
-        """Return whether Kueue says of an object why it waits."""
+        """Return whether Kueue reports why a run waits."""
         with self._lock:
             return bool(self._words.get(uid))
 
     def note_warning(self, found: EngineObject, said: str) -> None:
-        """Take in what Events say of an object that waits; Kueue knows better."""
+        """Record what Events report of an object that waits; Kueue's message has precedence."""
         with self._lock:
             before, self._warnings[found.uid] = self._warnings.get(found.uid, ""), said
         if before != said:
             self._changed(found.run_uid)
 
     def put(self, engine: Engine, content: Mapping[str, Any]) -> EngineObject | None:
-        """Take in an object as it was answered."""
+        """Take in an object from an answer of the API server."""
         return self._caches[engine].put(dict(content))
 
     def _note(self, before: EngineObject | None, after: EngineObject | None) -> None:
@@ -174,7 +174,7 @@ class EngineObjects:
 
 
 def _with_words(found: EngineObject, said: str) -> EngineObject:
-    """An object that waits, with somebody else's reason for it."""
+    """Return a waiting object with the reason that Kueue or an Event gives."""
     if not said or found.observed.stage is not Stage.WAITING:
         return found
     return replace(found, observed=replace(found.observed, message=said))

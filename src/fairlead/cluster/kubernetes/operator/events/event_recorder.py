@@ -1,7 +1,7 @@
-"""Records what happens to runs and teams as Events of the API server, so that ``kubectl describe`` tells the story.
+"""Records what happens to runs and teams as Events of the API server, so that ``kubectl describe`` shows it.
 
-The objects themselves hold what happened; Events are a copy for people that the API server forgets after an hour. The
-same words on the same object count up one Event, and an object that has too much to say is cut short.
+The objects hold the history; Events are a copy for people, which the API server deletes after an hour. A repeated
+message on the same object increases the count of one Event, and objects with too many Events are throttled.
 """
 
 import threading
@@ -23,11 +23,11 @@ from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase
 
 COMPONENT = "fairlead-operator"
-QUEUE = "events"  # one for all of them, so that work on runs goes first where there is much of it
-NOTE_MOST = 1024  # of the API server, in bytes
-# What happened before is taken to be told already; whoever takes over tells it again, under the same names.
+QUEUE = "events"  # one for all Events, so that work on runs has precedence under load
+NOTE_MOST = 1024  # the API server's limit, in bytes
+# What happened before is assumed to be recorded; an operator that takes over records it again, under the same names.
 RECENT_S = 120.0
-# client-go's own recorder allows each object 25 at once, and then one in 5 minutes.
+# client-go's own recorder allows each object 25 at once, and then one every 5 minutes.
 BURST, EVERY_S = 25, 60.0
 SAME_S = 3600.0  # as long as the API server keeps an Event
 MOST_REMEMBERED = 10_000
@@ -37,6 +37,7 @@ WARNING_CODES = frozenset(
         Code.NODES_NOT_COMING,
         Code.CANNOT_FIT,
         Code.START_DELAYED,
+        Code.END_UNCONFIRMED,
         Code.DEADLINE_EXCEEDED,
         Code.CHECKPOINT_LATE,
         Code.INTENT_UNKNOWN,
@@ -48,12 +49,12 @@ Regarding = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """One thing to be told.
+    """An Event to be recorded.
 
     Attributes:
-        regarding: The object that it happened to: apiVersion, kind, name, uid, and namespace if it has one.
-        name: Of the Event, the same however often it is told.
-        is_warning: Somebody may want to do something about it.
+        regarding: The object concerned: apiVersion, kind, name, uid, and namespace if it has one.
+        name: The name of the Event, the same however often it is recorded.
+        is_warning: Somebody may need to act.
     """
 
     regarding: Regarding
@@ -65,7 +66,7 @@ class EventRecord:
 
 
 def telling_of(found: AnyObject, kept: KeptEvent) -> EventRecord:
-    """Word an event of a workload."""
+    """Return the Event for an event of a workload."""
     reason = kept.reason
     note = f"{reason.message}. {reason.remedy}" if reason.remedy else reason.message
     return EventRecord(
@@ -79,7 +80,7 @@ def telling_of(found: AnyObject, kept: KeptEvent) -> EventRecord:
 
 
 def refusal_of(found: AnyObject, now: float) -> EventRecord:
-    """Word the refusal of a spec that cannot be read."""
+    """Return the Event for a spec that cannot be read."""
     name, regarding = f"{found.name}.{found.uid[:8]}.invalid", _regarding(found)
     return EventRecord(
         regarding=regarding, name=name, reason="InvalidSpec", note=found.problem, at=now, is_warning=True
@@ -87,7 +88,7 @@ def refusal_of(found: AnyObject, now: float) -> EventRecord:
 
 
 def api_refusal_of(found: AnyObject, what: Refusal, said: str, now: float) -> EventRecord:
-    """Word the API server's refusal of a workload's child, or of its own status."""
+    """Return the Event for the API server's refusal of a workload's child, or of its own status."""
     name, regarding = f"{found.name}.{found.uid[:8]}.{what.lower()}", _regarding(found)
     return EventRecord(regarding=regarding, name=name, reason=what, note=said, at=now, is_warning=True)
 
@@ -103,7 +104,7 @@ def _regarding(found: AnyObject) -> Regarding:
 
 
 def render_event(telling: EventRecord) -> dict[str, Any]:
-    """The Event. One of an object without a namespace is in ``default``, where the API server wants it."""
+    """Render the Event. For an object without a namespace it is in ``default``, as the API server requires."""
     at = moment(telling.at)
     return {
         "apiVersion": "v1",
@@ -122,10 +123,10 @@ def render_event(telling: EventRecord) -> dict[str, Any]:
 
 
 class EventRecorder:
-    """Tells of runs as they change, and of other things when it is asked to.
+    """Records Events of runs as they change, and of other objects on request.
 
     Args:
-        may_act: Whether we still lead; asked before each request.
+        may_act: Returns whether this process still leads; asked before each request.
     """
 
     def __init__(self, view: Informers, *, may_act: Callable[[], bool] = lambda: True) -> None:
@@ -143,7 +144,7 @@ class EventRecorder:
             cache.listen(self._workload_changed)
 
     def act(self, agent: Agent, now: float) -> None:
-        """Give out what is to be told of the runs that changed."""
+        """Queue the Events of the runs that changed."""
         with self._lock:
             changed, self._changed = self._changed, set()
         for uid in changed:
@@ -153,14 +154,14 @@ class EventRecorder:
                 self._allowance.pop(uid, None)
                 continue
             last = self._told.get(uid, int((now - RECENT_S) * 1e6))
-            # That it was submitted its own age tells.
+            # Its age already shows when it was submitted.
             fresh = [kept for kept in found.state.events if kept.id > last]
             for kept in fresh:
                 self.tell(agent, telling_of(found, kept), now)
                 self._told[uid] = max(kept.id, self._told.get(uid, 0))
 
     def tell(self, agent: Agent, telling: EventRecord, now: float) -> None:
-        """Have it told, unless the object has had its share."""
+        """Queue an Event, unless the object has used up its allowance."""
         uid = str(telling.regarding["uid"])
         if not self._is_allowed(uid, now):
             return
@@ -195,7 +196,7 @@ class EventRecorder:
         try:
             self._client.create(f"/api/v1/namespaces/{event['metadata']['namespace']}/events", event)
         except ApiError as error:
-            # Told before, or its namespace is on its way out.
+            # Recorded before, or its namespace is being deleted.
             if error.reason != "AlreadyExists" and error.status not in (403, 404):
                 raise
 

@@ -1,1 +1,1 @@
-"""The ledger of a cluster: who held which part of which node, written down by the operator that leads."""
+"""The ledger of a cluster: who held which part of which node, recorded by the leading operator."""

@@ -1,4 +1,4 @@
-"""Tells of each team once a month, as an Event, that half, four fifths or all of a budget of it is spent."""
+"""Records an Event for each team, once a month, when half, four fifths or all of one of its budgets is spent."""
 
 from hashlib import blake2s
 
@@ -14,11 +14,11 @@ EVERY_S = 30.0
 
 
 class BudgetNotices:
-    """Looks at budgets now and then.
+    """Checks budgets periodically.
 
     Args:
-        teller: Creates the Events.
-        ledger: Knows what was spent, and what was told.
+        teller: Records the Events.
+        ledger: Knows what was spent, and which notices were recorded.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class BudgetNotices:
         self._next_at = 0.0
 
     def act(self, agent: Agent, now: float) -> None:
-        """Give out what is to be told now."""
+        """Queue the notices that are due."""
         teams = [team for team in self._view.teams.all() if team.spec is not None and team.spec.has_budgets]
         if now < self._next_at or not teams:
             return
@@ -51,7 +51,7 @@ class BudgetNotices:
         regarding = {"apiVersion": API_VERSION, "kind": "Team", "name": team.name, "uid": team.uid}
         telling = EventRecord(
             regarding=regarding,
-            # Two budgets may be told of at one time.
+            # Two budgets may be reported at one time.
             name=f"{team.name}.{int(now * 1e6):x}-{blake2s(reason.message.encode(), digest_size=4).hexdigest()}",
             reason=f"Budget{percent}",
             note=reason.message,

@@ -1,7 +1,7 @@
-"""Puts the costs of each day into ConfigMaps, where people read them with their own rights.
+"""Publishes the costs of each day in ConfigMaps, which people read with their own rights.
 
-All costs are in the operator's namespace, those of a team in the team's. The ledger is the truth; they are renewed from
-it while their day lasts, and again where something of that day comes to light later.
+All costs are in the operator's namespace, those of a team in the team's. They are updated from the ledger while their
+day lasts, and again when later findings change that day.
 """
 
 import logging
@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
 QUEUE = "costs"
-# A namespace that is gone, or on its way out; and an object that is never taken, such as one that is too large.
+# A namespace that is gone or being deleted, and an object that is never accepted, such as one that is too large.
 GONE = frozenset({403, 404})
 REFUSED = GONE | {400, 413, 422}
 
 
 class CostPublisher:
-    """Renews the objects of days that have changed.
+    """Updates the objects of days that have changed.
 
     Args:
         namespace: The operator's own.
-        may_act: Whether we still lead; asked before each request.
-        every_s: Seconds between two looks.
+        may_act: Returns whether this process still leads; asked before each request.
+        every_s: Seconds between two checks.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class CostPublisher:
         self._written: dict[tuple[str, str], bytes] = {}
 
     def act(self, agent: Agent, now: float) -> None:
-        """Give out what is to be written now."""
+        """Queue the objects that are to be written now."""
         if now < self._next_at:
             return
         self._next_at = now + self._every_s
@@ -70,7 +70,7 @@ class CostPublisher:
             for day in sorted(self._days):
                 found = self._ledger.costs_of(day, now)
                 if found is None:
-                    return  # looked for again as soon as the ledger is there
+                    return  # checked again as soon as the ledger is available
                 bill, pools = found
                 at = min(now, (day + 1) * DAY_MS / 1000)
                 if self._publish(agent, DayCosts(day=day, at=at, lines=bill.lines, pools=pools)):
@@ -79,7 +79,7 @@ class CostPublisher:
             log.warning("costs are not renewed: %s", error)
 
     def _publish(self, agent: Agent, costs: DayCosts) -> bool:
-        """Give out what is not written yet; whether nothing was left."""
+        """Queue what is not written yet; return whether nothing was left."""
         if not costs.lines:
             return True
         teams = sorted({line.key.team for line in costs.lines if line.key is not None})
@@ -111,5 +111,5 @@ class CostPublisher:
 
 
 def _digest(content: dict[str, Any]) -> bytes:
-    """Hash what the same costs have in common; they themselves would be kept of each day and team."""
+    """Return a hash of the costs, which takes less memory than the costs of each day and team."""
     return sha256(content["binaryData"][LINES].encode()).digest()

@@ -1,8 +1,8 @@
-"""Follows pods and nodes of a cluster and writes down what they held and what that costs; only the leader does.
+"""Follows the pods and nodes of a cluster and records what they held and what that costs; only the leader does.
 
-Everything comes from objects: what happened while no operator led is read from them when one leads again. A pod that
-disappeared meanwhile is charged up to the last moment at which it is known to have been there. While the database does
-not answer nothing waits for it: the leader goes on looking, and writes all that it has seen once the database is back.
+Everything comes from objects: what happened while no operator led is read from them later. A pod that disappeared in
+between is charged up to the last moment at which it is known to have existed. Nothing waits for a database that does
+not answer: the leader goes on, and writes everything once the database is back.
 """
 
 import logging
@@ -37,16 +37,16 @@ from fairlead.text.money import MICROUSD
 
 log = logging.getLogger(__name__)
 
-# How often it is written down up to when everything is known.
+# How often the time up to which everything is known is written.
 MARK_S = 10.0
-# A database that does not answer is tried again after so long, and no more than a tenth of the time is spent on it.
+# How long to wait before retrying a database that does not answer; at most a tenth of the time is spent on it.
 RETRY_S, RETRY_TIMES = 5.0, 9
 GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """The spending that was known last; ``has_accounts`` is whether that of teams was asked for."""
+    """The latest known spending; ``has_accounts`` is whether that of teams was requested."""
 
     at: float
     spending: Spending
@@ -55,12 +55,12 @@ class _Known:
 
 @dataclass(slots=True, kw_only=True)
 class _Backlog:
-    """Notes that are not written yet. While the database is away they grow.
+    """Records that are not written yet. They accumulate while the database is unavailable.
 
     Attributes:
-        held: Pods that hold something, by uid, as they were seen last.
-        ended: Pods that do no more, by uid.
-        prices: Prices of nodes with their pools, in the order in which they came.
+        held: Pods that hold resources, by uid, as they were last seen.
+        ended: Pods that have ended, by uid.
+        prices: Prices of nodes with their pools, in order of arrival.
         gone: Runs whose objects are gone.
     """
 
@@ -71,13 +71,13 @@ class _Backlog:
 
 
 class LedgerKeeper:
-    """The ledger as the operator keeps it. Safe to use from several threads.
+    """The operator's ledger. Thread-safe.
 
     Args:
         place: A path, or a URL ``postgresql://...``.
-        namespace: Only runs of this namespace are charged; None for all.
-        progress_of: The latest report of a run, where it is newer than its object.
-        pools: The Pool objects as they are now.
+        namespace: Charge only runs of this namespace; None for all.
+        progress_of: Returns the latest report of a run, if it is newer than its object.
+        pools: Returns the current Pool objects.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LedgerKeeper:
         self._pools_of = pools
         self._lock = threading.RLock()
         self._ledger: UsageLedger | None = None
-        # Whether all below follows the cluster: from when the ledger was read until another leads.
+        # True while all below follows the cluster: from when the ledger was read until another operator leads.
         self._is_following = False
         self._backlog = _Backlog()
         self._marks = view.marks()
@@ -104,11 +104,11 @@ class LedgerKeeper:
         self._nodes: set[str] = set()
         self._open: dict[str, dict[str, HeldPod]] = {}
         self._closed: dict[str, set[str]] = {}
-        # By pod that is open, for how long what it holds was idle, by hour.
+        # How long the resources of each open pod were idle, by hour.
         self._idle: dict[str, dict[int, int]] = {}
-        # Nodes that this operator has seen while it led.
+        # Nodes seen while this operator led.
         self._present: set[str] = set()
-        # Pods that were last seen by an operator before this one.
+        # Pods last seen by a previous operator.
         self._inherited: set[str] = set()
         self._inherited_ms = 0
         self._pools: tuple[Pool, ...] = ()
@@ -123,7 +123,7 @@ class LedgerKeeper:
         self.trouble: str | None = None
 
     def act(self, now: float) -> None:
-        """Write down what has changed. An error is logged, and what it kept back is tried again."""
+        """Write what has changed. An error is logged, and what it delayed is retried."""
         if now < self._retry_at and not self._is_following:
             return
         begun = time.monotonic()
@@ -138,7 +138,7 @@ class LedgerKeeper:
                     self.trouble = None
 
     def add_idle(self, measured: Sequence[tuple[str, int, int, float]], now: float) -> None:
-        """Keep how busy what pods hold was measured to be; what cannot be kept now counts as not measured."""
+        """Record the measured use of what pods hold; what cannot be written now counts as not measured."""
         with self._lock:
             if self._ledger is None or now < self._retry_at:
                 return
@@ -150,21 +150,21 @@ class LedgerKeeper:
                 self._fail(error, now)
 
     def settle(self, found: TrainingObject) -> None:
-        """Charge the pods of a run that are over, before its object forgets them."""
+        """Charge the ended pods of a run, before its object forgets them."""
         now = time.time()
         with self._lock:
             if not self._is_following:
                 return
             self._charge([found], now)
             if self._ledger is None:
-                return  # noted, and written by ``act``, which paces how often a database that is away is tried
+                return  # recorded here, and written by ``act``, which limits how often an unavailable database is tried
             try:
                 self._write(now)
             except ClusterError as error:
                 self._fail(error, now)
 
     def rest(self) -> None:
-        """Let go of the database; another leads now, or nobody, and reads from the objects what was not written."""
+        """Close the database; the next leader reads from the objects what was not written."""
         with self._lock:
             self._is_following = False
             self._backlog = _Backlog()
@@ -176,14 +176,14 @@ class LedgerKeeper:
             self._ledger = None
 
     def price_per_hour(self, node: NodeObject) -> float | None:
-        """Return the dollars that an hour of a node costs; None where nothing says it."""
+        """Return the price of a node in dollars an hour; None if it is unknown."""
         price = self._prices.get(node.key)
         if price is None or price.rate is None:
             return price_label(node.labels)
         return price.rate / MICROUSD
 
     def spending(self, seen: Snapshot, now: float) -> Spending | None:
-        """Return what was spent where somebody has a limit; None where nobody has one or nothing is known."""
+        """Return the spending of teams and projects with a limit; None if there is no limit or nothing is known."""
         bounded = [run.uid for run in seen.workloads if run.spec.max_cost is not None]
         has_budgets = any(team.has_budgets for team in seen.teams)
         if not (bounded or has_budgets):
@@ -203,7 +203,7 @@ class LedgerKeeper:
             return spent
 
     def _carried_on(self, seen: Snapshot, has_budgets: bool, now: float) -> Spending | None:
-        """Return what is spent as far as it is known without the ledger; None after a start without it."""
+        """Return the spending as far as it is known without the ledger; None if the operator started without it."""
         known = self._known
         if known is None or (has_budgets and not (known.has_accounts and month_of(known.at) == month_of(now))):
             return None
@@ -212,7 +212,7 @@ class LedgerKeeper:
         return spent
 
     def spent_this_month(self, now: float) -> Spending | None:
-        """Return what was spent this month by team and project; None while the ledger is not there."""
+        """Return the spending of this month by team and project; None while the ledger is unavailable."""
         with self._lock:
             if self._ledger is None:
                 return None
@@ -223,10 +223,10 @@ class LedgerKeeper:
                 return None
 
     def cost_of(self, workload: Workload, pods: Iterable[Pod], now: float) -> RunCost | None:
-        """Return what a run has cost and costs; None while the ledger is not there.
+        """Return what a run has cost and costs now; None while the ledger is unavailable.
 
         Args:
-            pods: Those of its latest start.
+            pods: The pods of its latest attempt.
         """
         with self._lock:
             ledger = self._ledger
@@ -257,15 +257,15 @@ class LedgerKeeper:
             )  # fmt: skip
 
     def touched_days(self, now: float) -> set[int]:
-        """Return the days whose costs may have changed since this was last asked, today among them."""
+        """Return the days whose costs may have changed since the last call, including today."""
         today = day_of(milliseconds(now))
         with self._lock:
-            # When this is asked next its last seconds are still to be counted.
+            # Today is included again at the next call, for its last seconds.
             days, self._touched_days = self._touched_days, {today}
         return days | {today}
 
     def costs_of(self, day: int, now: float) -> tuple[Statement[Holder | None], Mapping[str, str]] | None:
-        """Return the bills of a day up to now and the pool of each node; None while the ledger is not there."""
+        """Return the bills of a day up to now and the pool of each node; None while the ledger is unavailable."""
         with self._lock:
             if self._ledger is None:
                 return None
@@ -277,7 +277,7 @@ class LedgerKeeper:
         return statement(stretches), pools
 
     def is_first_notice(self, account: str, percent: int, now: float) -> bool:
-        """Note that so much of a budget is spent; whether this month nobody was told so before."""
+        """Record that this share of a budget is spent; return whether it had not been reported this month."""
         month = month_of(now)[0]
         with self._lock:
             if self._ledger is None:
@@ -308,7 +308,7 @@ class LedgerKeeper:
         self._write(now)
 
     def _follow(self, now: float) -> None:
-        """Read what the ledger has of pods and prices, and follow the cluster from there."""
+        """Read the pods and prices of the ledger, and follow the cluster from there."""
         ledger = self._opened()
         held, closed = ledger.open_pods(), ledger.closed_pods()
         self._prices, self._pool_names = ledger.newest_prices(), ledger.pools()
@@ -319,7 +319,7 @@ class LedgerKeeper:
             self._open.setdefault(each.pod.workload_uid, {})[uid] = each
         self._closed = dict(closed)
         self._inherited = set(held)
-        # A clock that was ahead once must not have what is gone paid for beyond now.
+        # A clock that was ahead once must not charge what is gone beyond now.
         self._inherited_ms = milliseconds(now) if seen_ms is None else min(seen_ms, milliseconds(now))
         self._summaries, self._spent, self._present = {}, None, set()
         self._touched_days = set(range(day_of(self._inherited_ms), day_of(milliseconds(now)) + 1))
@@ -341,7 +341,7 @@ class LedgerKeeper:
         self._let_go()
 
     def _price(self, now: float) -> None:
-        """Note the price of each node that has changed."""
+        """Record the price of each node that has changed."""
         changes: list[tuple[Price, str | None]] = []
         for name in tuple(self._nodes):
             node, known = self._view.nodes.get(name), self._prices.get(name)
@@ -355,7 +355,7 @@ class LedgerKeeper:
             if known is None or (known.rate, known.source) != (found.rate, found.source):
                 since = milliseconds(now)
                 if known is None or known.source == GONE:
-                    # A node that is there already when the ledger begins costs from its own beginning.
+                    # A node that exists when the ledger begins costs from its own creation.
                     since = max(milliseconds(node.created_at), 0 if known is None else known.from_ms + 1)
                 changes.append((Price(node=name, from_ms=since, rate=found.rate, source=found.source), found.pool))
             elif self._pool_names.get(name) != found.pool:
@@ -371,7 +371,7 @@ class LedgerKeeper:
             self._view.look_again_at_node(price.node)
 
     def _charge(self, found: Iterable[TrainingObject], now: float, missing: Iterable[str] = ()) -> None:
-        """Note what the pods of some runs hold and held; ``missing`` are runs whose objects are gone."""
+        """Record what the pods of some runs hold and held; ``missing`` are runs whose objects are gone."""
         held: list[HeldPod] = []
         ended: list[Ended] = []
         for each in found:
@@ -396,9 +396,10 @@ class LedgerKeeper:
             self._backlog.gone.add(uid)
 
     def _write(self, now: float) -> None:
-        """Write what was noted, unless the database is left alone for now.
+        """Write what was recorded, unless the database is being left alone.
 
-        Each part is taken off once it is written, and written twice it counts once: what may have been written when the
+        Each part is removed once it is written, and counts once even if written twice: what may have been written when
+        the
         connection broke is written again.
         """
         backlog = self._backlog
@@ -406,7 +407,7 @@ class LedgerKeeper:
         if now < self._retry_at or not (is_news or self._ledger is None or now - self._marked_at >= MARK_S):
             return
         ledger = self._opened()
-        if backlog.prices:  # before what is charged by them
+        if backlog.prices:  # before the pods that are charged by them
             ledger.set_prices(backlog.prices)
             backlog.prices = []
         ledger.write(backlog.held.values(), backlog.ended.values(), milliseconds(now))
@@ -444,22 +445,23 @@ class LedgerKeeper:
                 at = self._inherited_ms / 1000 if is_unseen else now
                 ended.append(Ended(held=one, progress=progress, end_ms=ended_ms(one.pod, at)))
                 continue
-            if pod.phase is not PodPhase.CREATED:  # there is an object, and it is bound
+            if pod.phase is not PodPhase.CREATED:  # its object exists and is bound
                 self._inherited.discard(pod.uid)
             before = known.get(pod.uid)
             if before is None or _essence(before.pod) != _essence(one.pod):
                 held.append(one)
             elif before.pod is not one.pod:
-                # Of what changes all the time the memory is enough.
+                # Values that change all the time are kept in memory only.
                 known[pod.uid] = one
         ended += [self._vanished(one, found, now, progress) for uid, one in known.items() if uid not in seen]
 
     def _held(self, pod: Pod, holder: Holder, known: HeldPod | None) -> HeldPod | None:
-        """The pod with its part of its node; None where nobody can say that."""
+        """Return the pod with its share of its node; None if that is unknown."""
         if known is not None and known.pod.node == pod.node:
             was = known.pod
-            # Of an earlier start the grant is known no more, and of a pod whose object is gone not even when it began.
-            # One that had no object yet began when its object did, which a busy API server makes later.
+            # The grant of an earlier attempt is no longer known, and for a pod whose object is gone not even its
+            # beginning.
+            # A pod that had no object yet begins when its object does, which a busy API server creates later.
             is_gone = pod.phase.is_final and not pod.exits
             has_come = was.phase is PodPhase.CREATED and pod.phase is not PodPhase.CREATED and not is_gone
             pod = replace(
@@ -476,14 +478,14 @@ class LedgerKeeper:
         return None if node is None else HeldPod(pod=pod, holder=holder, share=share_of(pod.grant, _capacity(node)))
 
     def _made_by_engine(self, pod: Pod) -> PodObject | None:
-        """The object of a pod that an engine made, whose devices nobody granted; None for any other."""
+        """Return the object of a pod that an engine created, whose devices were not granted; None for any other."""
         for each in self._view.pods_of(pod.workload_uid).values():
             if (each.attempt, each.index) == (pod.attempt, pod.index):
                 return each if each.engine else None
         return None
 
     def _earlier(self, found: TrainingObject) -> Iterable[Pod]:
-        """Pods of earlier starts that are over and whose objects are still there."""
+        """Return ended pods of earlier attempts whose objects still exist."""
         run, gang = found.workload, found.state.gang
         if run is None or gang is None:
             return
@@ -503,10 +505,10 @@ class LedgerKeeper:
     def _vanished(
         self, held: HeldPod, found: TrainingObject | None, now: float, progress: Progress | None = None
     ) -> Ended:
-        """The end of a pod of which nothing is left.
+        """Return the end of a pod that has disappeared.
 
-        One that an operator before this one saw last ended at the latest when the next start began, and at the earliest
-        when that operator was there last: of what lies between, the run's first event says when something happened.
+        A pod last seen by a previous operator ended at the latest when the next attempt began, and at the earliest when
+        that operator was last active; in between, the run's first event shows when something happened.
         """
         at_ms = milliseconds(now)
         if held.pod.uid in self._inherited:
@@ -517,7 +519,7 @@ class LedgerKeeper:
         return Ended(held=held, progress=progress, end_ms=max(at_ms, milliseconds(held.pod.created_at)))
 
     def _live(self, until_ms: int, uid: str | None = None) -> list[Interval]:
-        """Return what pods hold that live, of one run or of all."""
+        """Return what live pods hold, of one run or of all."""
         runs = self._open if uid is None else {uid: self._open.get(uid, {})}
         return [
             interval
@@ -555,7 +557,7 @@ class LedgerKeeper:
 
 
 def _essence(pod: Pod) -> tuple[object, ...]:
-    """The values that the intervals of a pod follow from, as far as nothing else keeps them."""
+    """Return the values that determine a pod's intervals and are kept nowhere else."""
     return pod.node, pod.created_at, pod.started_at, pod.terminating_since
 
 
@@ -564,7 +566,7 @@ def _capacity(node: NodeObject) -> Node:
 
 
 def _grant(pod: PodObject) -> Grant:
-    """The amounts that a pod asks for, of which nobody remembers the devices: as many of the same kind."""
+    """Return the amounts that a pod requests when its devices are unknown: as many of the same kind."""
     devices = tuple(f"{name}#{number}" for name, count in pod.requests.devices for number in range(count))
     return Grant(
         cpu_milli=pod.requests.cpu_milli,

@@ -10,7 +10,7 @@ from fairlead.specs.pool import CapacityType, Pool
 from fairlead.text.money import MICROUSD
 
 POOL_LABEL = "fairlead.dev/pool"
-# Those by which clouds and autoscalers name the group of a node.
+# The labels by which clouds and autoscalers name a node's group.
 GROUP_LABELS = (
     "karpenter.sh/nodepool",
     "eks.amazonaws.com/nodegroup",
@@ -33,8 +33,8 @@ class NodePrice:
     """The price of an hour of a node.
 
     Attributes:
-        rate: Micro-dollars for an hour; None where nothing says it.
-        source: Why, in a few words.
+        rate: Micro-dollars an hour; None if unknown.
+        source: The source of the price, in a few words.
     """
 
     rate: int | None
@@ -43,7 +43,7 @@ class NodePrice:
 
 
 def price_of(labels: Mapping[str, str], pools: Iterable[Pool], catalogue: Sequence[Instance]) -> NodePrice:
-    """Return the price of a node: its own label's, or its Pool's, or that of its instance type in the catalogue."""
+    """Return the price of a node: from its own label, its Pool, or its instance type in the catalogue."""
     pool = _pool_of(labels, pools)
     name = pool.name if pool is not None else _group(labels)
     own = price_label(labels)
@@ -58,18 +58,18 @@ def price_of(labels: Mapping[str, str], pools: Iterable[Pool], catalogue: Sequen
 
 
 def is_spot(labels: Mapping[str, str]) -> bool:
-    """Return whether labels say that a node may be taken away at short notice."""
+    """Return whether labels mark a node as interruptible at short notice."""
     return any(labels.get(name) == value for name, value in SPOT_LABELS.items())
 
 
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[Instance, ...]:
-    """Return the table that comes with Fairlead."""
+    """Return the table that is part of Fairlead."""
     return read_catalogue(bundled())
 
 
 def _pool_of(labels: Mapping[str, str], pools: Iterable[Pool]) -> Pool | None:
-    """The Pool that a node's label names, or that with the most labels of those that the node has all of."""
+    """Return the Pool that a node's label names, or the one with the most labels, all of which the node has."""
     named = labels.get(POOL_LABEL)
     ordered = sorted(pools, key=lambda pool: (-len(pool.labels), pool.name))
     if named is not None:
@@ -87,7 +87,7 @@ def _group(labels: Mapping[str, str]) -> str:
 
 
 def _listed(labels: Mapping[str, str], rows: Sequence[Instance]) -> tuple[int, str] | None:
-    """The price of an instance type in its region; the cheapest where the region is not listed, of several zones."""
+    """Return the price of an instance type in its region; the cheapest if the region is not listed or has several."""
     type_, region, spot = labels.get(INSTANCE_TYPE), labels.get(REGION), is_spot(labels)
     if type_ is None:
         return None

@@ -1,7 +1,7 @@
 """The ledger of a Kubernetes cluster, in a SQLite file or a PostgreSQL database.
 
-A pod is a row from when it is first seen. Closing it adds its intervals in the same transaction, and only where it was
-open: whoever closes it again, another operator or the same one after a crash, adds nothing. Threads take turns.
+A pod is a row from when it is first seen. Closing it adds its intervals in the same transaction, and only if it was
+open: closing it again, by another operator or after a crash, adds nothing. Threads take turns.
 """
 
 import sqlite3
@@ -36,7 +36,7 @@ SEEN = "seen"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPod:
-    """A pod and the part of its node that it pays for."""
+    """A pod and the share of its node that it pays for."""
 
     pod: Pod
     holder: Holder
@@ -45,13 +45,13 @@ class HeldPod:
     def intervals(
         self, progress: Progress | None, end_ms: int, idle_ms: Mapping[int, int] | None = None
     ) -> list[Interval]:
-        """Return what it held up to an end, by use; ``idle_ms`` as in ``fairlead.ledger.activity``."""
+        """Return what the pod held up to an end, by use; ``idle_ms`` as in ``fairlead.ledger.activity``."""
         return intervals_of(self.pod, self.holder, progress, end_ms, self.share, idle_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A pod that holds nothing any more.
+    """A pod that no longer holds resources.
 
     Attributes:
         progress: The last report of its run.
@@ -63,13 +63,13 @@ class Ended:
 
 
 class UsageLedger:
-    """The tables behind a lock; an instance may be used by several threads.
+    """The tables, behind a lock. Thread-safe.
 
     Args:
         place: A path, or a URL ``postgresql://...``.
 
     Raises:
-        ClusterError: The file cannot be opened, or the server not be reached; also of each method.
+        ClusterError: The file cannot be opened, or the server cannot be reached; every method raises it too.
     """
 
     def __init__(self, place: str) -> None:
@@ -94,15 +94,15 @@ class UsageLedger:
             raise
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         with self._lock:
             self._db.close()
 
     def write(self, held: Iterable[HeldPod], ended: Iterable[Ended], seen_ms: int) -> None:
-        """Write down pods that hold something and pods that do no more, in one transaction.
+        """Write pods that hold resources and pods that have ended, in one transaction.
 
         Args:
-            seen_ms: Up to when everything is known.
+            seen_ms: The time up to which everything is known, in milliseconds.
         """
         with self._transaction():
             self._db.executemany(
@@ -126,7 +126,7 @@ class UsageLedger:
             (held.pod.uid, held.pod.workload_uid, held.share),
         )
         if done.rowcount != 1:
-            return  # charged before
+            return  # already charged
         found = held.intervals(ended.progress, ended.end_ms, self._tables.idle_of(held.pod.uid))
         self._tables.forget_idle(held.pod.uid)
         self._tables.add(found)
@@ -140,9 +140,9 @@ class UsageLedger:
                 )
 
     def add_idle(self, measured: Iterable[tuple[str, int, int, float]]) -> None:
-        """Keep how busy what pods hold was measured to be: uids with beginnings, ends and utilisations.
+        """Record the measured use of what pods hold: uids with beginnings, ends and utilisations.
 
-        Of pods that are not open nothing is kept: they are charged, or nobody has seen them.
+        Pods that are not open are skipped: they are charged already, or unknown.
         """
         with self._transaction():
             for uid, start_ms, end_ms, busy in measured:
@@ -151,16 +151,16 @@ class UsageLedger:
                     self._tables.add_idle(uid, start_ms, end_ms, busy)
 
     def idle_of(self, uid: str) -> dict[int, int]:
-        """Return for how long what a pod holds was idle, by hour; of one that is open."""
+        """Return how long the resources of an open pod were idle, by hour."""
         with self._reading():
             return self._tables.idle_of(uid)
 
     def set_price(self, price: Price, pool: str | None = None) -> None:
-        """Keep the price of a node from a time on, and the pool that it belongs to."""
+        """Record the price of a node from a time on, and its pool."""
         self.set_prices([(price, pool)])
 
     def set_prices(self, prices: Iterable[tuple[Price, str | None]]) -> None:
-        """Keep prices with the pools of their nodes, in one transaction."""
+        """Record prices with the pools of their nodes, in one transaction."""
         with self._transaction():
             for price, pool in prices:
                 self._tables.set_price(price)
@@ -172,7 +172,7 @@ class UsageLedger:
             self._prices = None
 
     def newest_prices(self) -> dict[str, Price]:
-        """Return the price of each node that was set last."""
+        """Return the latest price of each node."""
         with self._reading():
             return {price.node: price for price in self._tables.prices()}
 
@@ -189,14 +189,14 @@ class UsageLedger:
             }
 
     def open_pods(self) -> dict[str, HeldPod]:
-        """Return the pods that still held something when they were seen last, by uid."""
+        """Return the pods that held resources when they were last seen, by uid."""
         with self._reading():
             rows = self._db.execute("SELECT pod, holder, share FROM held_pods WHERE closed = 0").fetchall()
         found = (HeldPod(pod=load(Pod, row[0]), holder=load(Holder, row[1]), share=int(row[2])) for row in rows)
         return {each.pod.uid: each for each in found}
 
     def closed_pods(self) -> dict[str, set[str]]:
-        """Return the uids of pods that are charged, by run."""
+        """Return the uids of charged pods, by run."""
         with self._reading():
             rows = self._db.execute("SELECT run, uid FROM held_pods WHERE closed = 1").fetchall()
         found: defaultdict[str, set[str]] = defaultdict(set)
@@ -205,30 +205,30 @@ class UsageLedger:
         return found
 
     def forget(self, runs: Iterable[str]) -> None:
-        """Forget which pods of runs are charged, whose objects are gone and never come back."""
+        """Forget the charged pods of runs whose objects are gone and never return."""
         with self._transaction():
             self._db.executemany("DELETE FROM held_pods WHERE run = ? AND closed = 1", [(run,) for run in runs])
 
     def seen_ms(self) -> int | None:
-        """Return up to when everything is known; None in a new ledger."""
+        """Return the time up to which everything is known; None in a new ledger."""
         with self._reading():
             row = self._db.execute("SELECT at_ms FROM ledger_marks WHERE name = ?", (SEEN,)).fetchone()
         return None if row is None else int(row[0])
 
     def of_run(self, uid: str) -> list[Interval]:
-        """Return what the pods of a run held that are over."""
+        """Return what the ended pods of a run held."""
         with self._reading():
             return self._tables.of_run(uid)
 
     def of_day(self, day: int) -> list[Interval]:
-        """Return what pods held on a day that are over; days are counted from 1970, UTC."""
+        """Return what ended pods held on a day; days are counted from 1970, UTC."""
         with self._reading():
             return self._tables.of_day(day)
 
     def spent_by_account(self, month: str) -> dict[tuple[str, str], int]:
-        """Return micro-dollars of a month, written as 2026-11, of pods that are over, by team and project."""
+        """Return the micro-dollars of ended pods in a month, such as 2026-11, by team and project."""
         with self._reading():
-            # Of a run whose label was changed the newest counts.
+            # For a run whose label changed, the newest counts.
             rows = self._db.execute(
                 "SELECT c.team, h.project, sum(c.microusd) FROM run_costs c JOIN holders h ON h.id = "
                 "(SELECT max(id) FROM holders WHERE uid = c.run) WHERE c.month = ? GROUP BY c.team, h.project",
@@ -237,18 +237,18 @@ class UsageLedger:
             return {(str(row[0]), str(row[1])): int(row[2]) for row in rows.fetchall()}
 
     def spent_by_run(self, uid: str) -> int:
-        """Return micro-dollars of the pods of a run that are over."""
+        """Return the micro-dollars of the ended pods of a run."""
         with self._reading():
             row = self._db.execute("SELECT sum(microusd) FROM run_costs WHERE run = ?", (uid,)).fetchone()
         return int(row[0] or 0)
 
     def is_told(self, account: str, month: str, percent: int) -> bool:
-        """Return whether that much of a budget, or more, was told of this month."""
+        """Return whether this share of a budget, or a larger one, was reported this month."""
         with self._reading():
             return self._tables.is_told(account, month, percent)
 
     def note_told(self, account: str, month: str, percent: int) -> None:
-        """Note that so much of a budget was told of."""
+        """Record that this share of a budget was reported."""
         with self._transaction():
             self._tables.note_told(account, month, percent)
 
@@ -283,7 +283,7 @@ def _sqlite(place: str) -> sqlite3.Connection:
     try:
         Path(place).parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(place, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        # A volume may be a network's, where the shared memory of WAL does not work.
+        # The volume may be on a network, where the shared memory of WAL does not work.
         db.execute("PRAGMA journal_mode = TRUNCATE")
         db.execute("PRAGMA synchronous = FULL")
     except (sqlite3.Error, OSError) as error:
@@ -292,7 +292,7 @@ def _sqlite(place: str) -> sqlite3.Connection:
 
 
 def _by_month(intervals: Iterable[Interval]) -> dict[str, list[Interval]]:
-    """Intervals cut at the beginning of each month, UTC."""
+    """Return the intervals cut at the beginning of each month, UTC."""
     found: defaultdict[str, list[Interval]] = defaultdict(list)
     for each in intervals:
         start = each.start_ms

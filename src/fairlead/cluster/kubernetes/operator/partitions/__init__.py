@@ -1,1 +1,1 @@
-"""Nodes whose GPUs are partitioned anew: what is true of them, and the steps of it."""
+"""Nodes whose GPUs are repartitioned: their state, and the steps of a change."""

@@ -1,8 +1,8 @@
-"""Reads from a node which layout its GPUs have and how far it is on its way to another; writes steps of that. Pure.
+"""Reads from a node which layout its GPUs have and how far a change of it is, and renders the steps. Pure.
 
-NVIDIA's MIG manager takes the name of a layout from one label and tells in another how that went; the device plugin
-takes it from a label of its own, and tells by what it hands out. The way itself is in an annotation, written in the
-same request that cordons the node, and removed in the one that opens it again.
+NVIDIA's MIG manager takes the name of a layout from one label and reports the result in another; the device plugin
+takes it from its own label, and shows it by the resources that it offers. The change itself is in an annotation,
+written in the same request that cordons the node, and removed in the one that uncordons it.
 """
 
 import json
@@ -27,7 +27,7 @@ PLUGIN_CONFIG = "nvidia.com/device-plugin.config"
 
 
 def partitioned_node(pool: Pool, seen: NodeObject, node: Node) -> PartitionedNode:
-    """A node of a pool with layouts, as decisions see it.
+    """Return a node of a pool with layouts, as decisions see it.
 
     Raises:
         InvalidSpec: A layout does not fit on the pool's GPUs.
@@ -46,7 +46,7 @@ def partitioned_node(pool: Pool, seen: NodeObject, node: Node) -> PartitionedNod
 
 
 def read_change(text: str) -> PartitionChange | None:
-    """The way that a node is on; None where it is on none, or what it says of that cannot be read."""
+    """Return the change that a node is in; None if there is none, or its annotation cannot be read."""
     try:
         content = json.loads(text or "null")
         return PartitionChange(to=str(content["to"]), back=str(content["back"]), since=float(content["since"]))
@@ -55,7 +55,7 @@ def read_change(text: str) -> PartitionChange | None:
 
 
 def render_step(step: PartitionStep, each: PartitionedNode, seen: NodeObject, now: float) -> dict[str, Any]:
-    """A merge patch of the node, which holds for the version of it that was looked at and no other."""
+    """Render a merge patch of the node, which applies only to the version that was read."""
     assert each.pool.partitions is not None, "its pool has layouts"
     metadata: dict[str, Any] = {"resourceVersion": str(seen.version)}
     annotations: dict[str, str | None] = {}
@@ -66,7 +66,7 @@ def render_step(step: PartitionStep, each: PartitionedNode, seen: NodeObject, no
     elif step.action in (PartitionAction.RELABEL, PartitionAction.REVERT):
         assert each.change is not None, "it is on its way"
         annotations[PARTITIONING] = _way(step.to, each.change.back, now)
-        # What the manager said of the layout before would be taken for what it says of this one.
+        # The manager's state for the previous layout would be mistaken for that of the new one.
         asked = {PLUGIN_CONFIG: step.to}
         if not each.pool.partitions.by_device_plugin:
             asked = {MIG_CONFIG: step.to, MIG_STATE: ManagerState.PENDING.value}
@@ -85,7 +85,7 @@ def _way(to: str, back: str, since: float) -> str:
 
 
 def _said(labels: Mapping[str, str]) -> ManagerState:
-    """Return what the MIG manager says; further words of it, such as while a node restarts, mean that it is at work."""
+    """Return the MIG manager's state; other values, such as while a node restarts, mean that it is working."""
     said = labels.get(MIG_STATE, "")
     try:
         return ManagerState(said)

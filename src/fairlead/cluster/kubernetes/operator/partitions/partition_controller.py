@@ -1,7 +1,7 @@
-"""Has the GPUs of nodes partitioned anew, a step at a time, as it was decided from what the nodes say.
+"""Repartitions the GPUs of nodes, one step at a time, as decided from the state of the nodes.
 
-Each step is an Event of the node, told first, and one write that holds only for the node as it was looked at. So an
-operator may be killed between any two of them: the next one finds the node where it is and goes on.
+Each step is an Event of the node, recorded first, and one write that applies only to the node as it was read. So an
+operator may be killed between any two of them: the next one continues from the node's state.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from fairlead.text.quantities import plural
 
 log = logging.getLogger(__name__)
 
-EVENTS = "/api/v1/namespaces/default/events"  # of objects without a namespace
+EVENTS = "/api/v1/namespaces/default/events"  # for objects without a namespace
 NOT_ALLOWED = "the operator may not change nodes; `fairlead install --partitions` gives it that right"
 _REASONS = {
     PartitionAction.CORDON: "PartitionBegun",
@@ -43,8 +43,8 @@ class PartitionController:
     """The nodes of pools with ``partitions``.
 
     Args:
-        pools: The objects of Pools that are there; None while that is not known.
-        may_act: Whether we still lead; asked before each request.
+        pools: Returns the existing Pool objects; None while they are unknown.
+        may_act: Returns whether this process still leads; asked before each request.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PartitionController:
         self._steps: tuple[PartitionStep, ...] = ()
 
     def look(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the nodes whose GPUs may be partitioned anew."""
+        """Return the snapshot with the nodes whose GPUs may be repartitioned."""
         found = self._pools() or ()
         pools = [each.spec for each in found if each.spec is not None and each.spec.partitions and each.spec.labels]
         if not pools and not self._shown:
@@ -83,11 +83,11 @@ class PartitionController:
         return replace(snapshot, partitioned=tuple(each for each, _ in shown.values()))
 
     def decided(self, steps: tuple[PartitionStep, ...]) -> None:
-        """Take what was decided; ``act`` carries it out."""
+        """Take the decided steps; ``act`` carries them out."""
         self._steps = steps
 
     def act(self, agent: Agent) -> None:
-        """Give out what was decided."""
+        """Queue the decided steps."""
         steps, self._steps = self._steps, ()
         for step in steps:
             each, seen = self._shown[step.node]
@@ -95,7 +95,7 @@ class PartitionController:
             agent.submit(f"node {step.node}", f"{step.action} {step.node} {step.to} {seen.version}", order)
 
     def status(self, pool: str) -> str | None:
-        """Say in a sentence how the nodes of a pool are partitioned; None for one that has no choice."""
+        """Return in a sentence how the nodes of a pool are partitioned; None for a pool without a choice of layouts."""
         if pool in self._problems:
             return self._problems[pool]
         own = [each for each, _ in self._shown.values() if each.pool.name == pool]

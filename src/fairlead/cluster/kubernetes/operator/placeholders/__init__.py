@@ -1,1 +1,1 @@
-"""Asks the cluster's autoscaler for nodes, by placeholder pods."""
+"""Requests nodes from the cluster's autoscaler, by placeholder pods."""

@@ -1,6 +1,6 @@
-"""Finds what brings nodes here: Karpenter by its NodePools, the Cluster Autoscaler by the status that it writes.
+"""Detects what adds nodes: Karpenter by its NodePools, the Cluster Autoscaler by the status that it writes.
 
-It is asked for only while runs wait, and anew for every run that begins to, so that no run is judged by an old answer.
+They are read only while runs wait, and again for every run that begins to wait, so no answer is outdated.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,16 +20,16 @@ from fairlead.state.snapshot import Intent, Phase, Workload
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 STATUS = f"/api/v1/namespaces/kube-system/configmaps/{AUTOSCALER_STATUS}"
 UPDATED = "cluster-autoscaler.kubernetes.io/last-updated"
-# The Cluster Autoscaler writes its status with every round, of 10 s; one that is this old has nobody to write it.
+# The Cluster Autoscaler updates its status every 10 s; a status this old means that it is not running.
 STALE_S = 600.0
 EVERY_S = 30.0
-# By which a cloud's Karpenter chooses among its machines.
+# The labels by which a cloud's Karpenter chooses among its machines.
 GROUP_LABELS = {"karpenter.k8s.aws": "karpenter.k8s.aws/instance-gpu-name"}
 GPU_NAMES = (*MODEL_LABELS, "karpenter.azure.com/sku-gpu-name")
 
 
 class Autoscalers:
-    """The cluster's answer, as it last was."""
+    """The cluster's autoscalers, as they were last read."""
 
     def __init__(self, client: Client, *, patience_s: float = PATIENCE_S, pause_s: float = PAUSE_S) -> None:
         self._client = client
@@ -40,10 +40,10 @@ class Autoscalers:
         self.pools: tuple[Object, ...] = ()
 
     def look(self, runs: Iterable[Workload], now: float) -> bool:
-        """Ask again if a run waits that the last answer is too old for; whether the answer is another one.
+        """Read them again if a run waits since before the last answer; return whether the answer has changed.
 
         Raises:
-            ClusterError: There is no answer now, which is not taken for a no.
+            ClusterError: The API server does not answer.
         """
         since = [
             run.status.since
@@ -56,10 +56,10 @@ class Autoscalers:
         return self.ask(now) != before
 
     def ask(self, now: float) -> Growth | None:
-        """Ask what brings nodes to this cluster now.
+        """Read what adds nodes to this cluster.
 
         Raises:
-            ClusterError: There is no answer now.
+            ClusterError: The API server does not answer.
         """
         pools = self._pools()
         found = read_pools(pools) or (None if pools else read_status(self._status(), now))
@@ -68,7 +68,7 @@ class Autoscalers:
         self.growth = found and replace(found, patience_s=self._patience_s, pause_s=self._pause_s)
         return self.growth
 
-    # What we have no right to see is as good as not there: no run is then held back for nodes that nobody can ask for.
+    # What the operator may not read counts as absent: no run is then held back for nodes that nobody can request.
 
     def _pools(self) -> list[Object]:
         try:
@@ -88,14 +88,14 @@ class Autoscalers:
 
 
 def read_pools(pools: Iterable[Object]) -> Growth | None:
-    """Karpenter, as its NodePools tell; None without one that is ready."""
+    """Read Karpenter's NodePools; None if none of them is ready."""
     sources = tuple(_source(pool) for pool in pools if _is_ready(pool))
     look = "`kubectl describe nodepools,nodeclaims`"
     return Growth(by="Karpenter", look=look, sources=sources) if sources else None
 
 
 def read_status(content: Object, now: float) -> Growth | None:
-    """The Cluster Autoscaler, as its ConfigMap tells; None without one that is kept up to date."""
+    """Read the Cluster Autoscaler's ConfigMap; None if there is none that is up to date."""
     if not content:
         return None
     written = ((content.get("metadata") or {}).get("annotations") or {}).get(UPDATED)
@@ -106,14 +106,14 @@ def read_status(content: Object, now: float) -> Growth | None:
     if at is not None and now - at > STALE_S:
         return None
     look = f"`kubectl -n kube-system describe configmap {AUTOSCALER_STATUS}`"
-    # What its groups are made of only the cloud knows; it is asked, and says so if it has none that suits.
+    # Only the cloud knows the machines of its groups; the autoscaler reports if none fits.
     return Growth(by="the Cluster Autoscaler", look=look, sources=(Source(name="its node groups"),))
 
 
 def gpu_labels(pools: Iterable[Object], wanted: str) -> list[tuple[str, str]]:
-    """Labels, key and value, of nodes to come that have the GPU model; none where nothing tells them apart.
+    """Return labels, key and value, of new nodes that have the GPU model; none if nothing distinguishes them.
 
-    Labels that drivers give are not there before the node is, unless the NodePool has them in its template.
+    Labels set by drivers appear only with the node, unless the NodePool has them in its template.
     """
     found: list[tuple[str, str]] = []
     for pool in pools:
@@ -127,15 +127,15 @@ def gpu_labels(pools: Iterable[Object], wanted: str) -> list[tuple[str, str]]:
 
 
 def spot_labels(pools: Collection[Object]) -> tuple[tuple[str, str], ...]:
-    """Labels, key and value, of spot nodes to come.
+    """Return labels, key and value, of new spot nodes.
 
-    With NodePools only Karpenter's own: it would give a node any label that somebody asks it to be without.
+    With NodePools only Karpenter's own: it would add any label whose absence a pod requests.
     """
     return tuple(mark for mark in SPOT_MARKS if not pools or mark[0].startswith("karpenter.sh/"))
 
 
 def prices_within(pools: Iterable[Object], max_price: float) -> tuple[str, ...]:
-    """The values of ``PRICE_LABEL`` on nodes to come that cost no more than so many dollars an hour."""
+    """Return the values of ``PRICE_LABEL`` on new nodes that cost at most so many dollars an hour."""
     found = (_template_labels(pool) for pool in pools)
     return tuple(
         dict.fromkeys(
@@ -167,7 +167,7 @@ def _amount(limits: Mapping[str, Any], used: Mapping[str, Any]) -> Amount:
 
 
 def _labels(pool: Object) -> list[tuple[str, str]]:
-    """The GPU models that the nodes of a pool are labelled with, or may be."""
+    """Return the GPU models that the nodes of a pool are labelled with, or may be."""
     template = (pool.get("spec") or {}).get("template") or {}
     labels = _template_labels(pool)
     found = [(key, str(labels[key])) for key in GPU_NAMES if key in labels]
@@ -178,13 +178,13 @@ def _labels(pool: Object) -> list[tuple[str, str]]:
 
 
 def _template_labels(pool: Object) -> Mapping[str, Any]:
-    """The labels that every node of a pool gets."""
+    """Return the labels that every node of a pool gets."""
     template = (pool.get("spec") or {}).get("template") or {}
     return (template.get("metadata") or {}).get("labels") or {}
 
 
 def _is_ready(pool: Object) -> bool:
-    """Return whether it makes nodes: neither deleted, nor said to be unready."""
+    """Return whether it creates nodes: neither deleted, nor reported as not ready."""
     conditions = (pool.get("status") or {}).get("conditions") or ()
     is_unready = any(c.get("type") == "Ready" and c.get("status") == "False" for c in conditions)
     return "deletionTimestamp" not in pool["metadata"] and not is_unready

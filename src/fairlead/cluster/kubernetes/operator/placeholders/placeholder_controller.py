@@ -1,7 +1,7 @@
-"""Keeps the placeholders of the runs for which nodes are asked for, and takes them away when they have to give way.
+"""Creates placeholders for the runs that request nodes, and deletes them when they have to give way.
 
-Level-triggered: what is wanted is in the runs' objects, what is there is in the cluster. Placeholders belong to their
-Training, so that none outlives it. Kept in memory alone: what refused them, and what the autoscaler says.
+Level-triggered: the wanted state is in the runs' objects, the actual one in the cluster. Placeholders belong to their
+Training, so none outlives it. Kept only in memory: why they were refused, and what the autoscaler reports.
 """
 
 import logging
@@ -35,19 +35,19 @@ from fairlead.state.snapshot import WHOLE_MILLI, Phase, Workload
 
 log = logging.getLogger(__name__)
 
-# The quota controller counts a pod that is gone within a second or two.
+# The quota controller notices within a second or two that a pod is gone.
 MAKING_WAY_S = 10.0
-# A refusal is told by then, and the next try may come when the run asks again.
+# A refusal is reported by then, and the next attempt comes when the run requests nodes again.
 REFUSAL_KEPT_S = 30.0
 LISTEN_EVERY_S = 20.0
 AUTOSCALERS = ("karpenter", "cluster-autoscaler")
 
 
 class PlaceholderController:
-    """The placeholders of all runs; those of Pools are another controller's.
+    """Manages the placeholders of all runs; those of Pools belong to another controller.
 
     Args:
-        may_act: Whether we still lead; asked before each request that creates something.
+        may_act: Returns whether this process still leads; asked before each request that creates something.
     """
 
     def __init__(
@@ -71,25 +71,25 @@ class PlaceholderController:
         self._gave_way: dict[str, float] = {}
         self._cleared: dict[str, int] = {}
         self.is_watching = False
-        """Whether time alone may bring something to do: while a run asks, its autoscaler is listened to."""
+        """Whether there may be work without any change: while a run requests nodes, its autoscaler is polled."""
         view.pods.listen(self._pod_changed)
 
     def outlook(self, runs: Iterable[Workload]) -> tuple[Growth | None, tuple[CapacityRequest, ...]]:
-        """Tell what may bring nodes for these runs, and what has become of the requests for them.
+        """Return what may add nodes for these runs, and the state of the requests for them.
 
         Raises:
-            ClusterError: It cannot be found out now.
+            ClusterError: It cannot be determined now.
         """
         self._autoscalers.look(runs, time.time())
         with self._lock:
             return self._autoscalers.growth, tuple(self._asked(uid) for uid in sorted({*self._held, *self._refused}))
 
     def is_making_way(self, uid: str) -> bool:
-        """Return whether placeholders of a run are about to leave a quota that its pods then fit in."""
+        """Return whether placeholders of a run are about to free enough of a quota for its pods."""
         return time.monotonic() - self._gave_way.get(uid, -MAKING_WAY_S) < MAKING_WAY_S
 
     def act(self, agent: Agent, now: float) -> None:
-        """Give out what is to be done now."""
+        """Queue the work that is due."""
         runs = [found.workload for found in self._view.runs() if found.workload is not None]
         try:
             if self._autoscalers.look(runs, now):
@@ -121,9 +121,10 @@ class PlaceholderController:
             self._listen(agent, uid, held.get(uid, {}), now)
 
     def _newly_taken(self, runs: Iterable[Workload]) -> frozenset[str]:
-        """Nodes on which a gang starts: whoever's placeholders are there leave before kube-scheduler has to see to it.
+        """Return nodes on which a gang starts, so that placeholders there leave before kube-scheduler evicts them.
 
-        Each start is told once, for a placeholder that comes back may well fit beside it.
+
+        Each attempt is reported once, since a placeholder that is created later may fit beside it.
         """
         taken: set[str] = set()
         starting = {run.uid: run.status.attempt for run in runs if run.status.phase is Phase.STARTING}
@@ -163,7 +164,7 @@ class PlaceholderController:
         gpu = run.spec.resources.gpu
         device = None if gpu is None else self._device(gpu)
         labels = [] if gpu is None or gpu.model is None else gpu_labels(self._autoscalers.pools, gpu.model)
-        # Nodes are asked for in its name only once its deadline wants on-demand.
+        # With `spot: auto` nodes are requested only once the deadline requires on-demand ones.
         shunned = () if run.spec.capacity.spot and not run.spec.capacity.auto else spot_labels(self._autoscalers.pools)
         most = run.spec.capacity.max_price
         pod = render_placeholder(
@@ -179,7 +180,7 @@ class PlaceholderController:
             self._view.pods.put(self._client.create(f"/api/v1/namespaces/{found.namespace}/pods", pod))
         except ApiError as error:
             if error.reason == "AlreadyExists":
-                return  # one that is on its way out, or of a run that had the name before: the next pass finds it gone
+                return  # being deleted, or of a previous run of that name: the next pass finds it gone
             phase, message = refusals.explain(error, found.namespace, num_pods=run.spec.nodes)
             if phase is None:
                 raise
@@ -188,7 +189,7 @@ class PlaceholderController:
             self._view.wake()
 
     def _device(self, gpu: GpuRequest) -> DeviceResource:
-        """As the nodes that are there offer it; where none does, NVIDIA's name for it, which is on most that come."""
+        """Return the resource that existing nodes offer; without any, NVIDIA's name, which most new nodes use."""
         offered = {
             name
             for node in self._view.nodes.all()
@@ -212,7 +213,7 @@ class PlaceholderController:
         self._view.pods.drop(pod.key, pod.version)
 
     def _listen(self, agent: Agent, uid: str, pods: Mapping[str, PodObject], now: float) -> None:
-        """Ask now and then what the autoscaler says of one that has no place."""
+        """Periodically read what the autoscaler reports of a placeholder without a node."""
         growth = self._autoscalers.growth
         every_s = LISTEN_EVERY_S if growth is None else min(LISTEN_EVERY_S, growth.patience_s / 3)
         homeless = sorted(pod.key for pod in pods.values() if not pod.node)
@@ -227,9 +228,9 @@ class PlaceholderController:
         if event is None:
             return
         if event.get("type") != "Warning" and event.get("reason") != "NotTriggerScaleUp":
-            self._note(uid, None)  # a node is on its way
+            self._note(uid, None)  # a node is being added
             return
-        # What Karpenter adds is the placeholder's own shape, at length.
+        # Karpenter appends a long description of the placeholder.
         words = str(event.get("message") or "").partition(", requirements=")[0]
         self._note(uid, " ".join(words.split()).rstrip(".")[:400])
 

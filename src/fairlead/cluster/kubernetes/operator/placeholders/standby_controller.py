@@ -1,9 +1,9 @@
-"""Keeps nodes of pools ready ahead of time: placeholders of one node each, and what is learnt of the demand for them.
+"""Keeps nodes of pools ready in advance: placeholders of one node each, and a record of the demand for them.
 
-What is wanted is decided from the Pools and their past; what is there is in the cluster. The past is in the
-status of the Pool, written there now and then, and the time between is taken for as it was last: an operator that is
-killed loses no more. A placeholder gives way to every pod; one that is wanted no longer is deleted, and its node goes
-when its autoscaler finds it empty.
+The wanted number is decided from the Pools and their history; the actual one is in the cluster. The history is in the
+status of the Pool, written there periodically, and gaps are filled with the last value: an operator that is killed
+loses no more than that. A placeholder gives way to every pod; one that is no longer wanted is deleted, and its
+autoscaler removes the node when it is empty.
 """
 
 import logging
@@ -29,17 +29,17 @@ from fairlead.state.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-# A placeholder that was bound sooner found a node that was there.
+# A placeholder that was bound sooner found an existing node.
 LEAST_LEAD_S = 15.0
 
 
 class StandbyController:
-    """The placeholders of all pools.
+    """Manages the placeholders of all pools.
 
     Args:
-        pools: The objects of Pools that are there; None while that is not known.
-        namespace: Where the placeholders live.
-        may_act: Whether we still lead; asked before each request that creates something.
+        pools: Returns the existing Pool objects; None while they are unknown.
+        namespace: The namespace of the placeholders.
+        may_act: Returns whether this process still leads; asked before each request that creates something.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class StandbyController:
         view.pods.listen(self._pod_changed)
 
     def look(self, snapshot: Snapshot, now: float) -> Snapshot:
-        """The snapshot with the demand for pools that are to have nodes ahead of time."""
+        """Return the snapshot with the demand for pools that keep nodes ready in advance."""
         wanted = self._known = self._ahead()
         if wanted is None or (not wanted and not self.standby):
             return snapshot
@@ -87,7 +87,7 @@ class StandbyController:
         return replace(snapshot, pools=told, standby=self.standby)
 
     def status(self, pool: str) -> tuple[str, Mapping[str, Any]] | None:
-        """Tell what the status says of a pool's nodes to come, and what is kept there; None for one that has none."""
+        """Return what a pool's status shows and keeps of nodes ready in advance; None for a pool without any."""
         history = self._histories.get(pool)
         if history is None:
             return None
@@ -95,7 +95,7 @@ class StandbyController:
         return why, write_history(history)
 
     def act(self, agent: Agent, snapshot: Snapshot) -> None:
-        """Give out what is to be done now."""
+        """Queue the work that is due."""
         with self._lock:
             held = dict(self._held)
         ahead = self._known
@@ -123,7 +123,7 @@ class StandbyController:
                 agent.submit(f"pool {name}", f"hold a node {name} {index}", order)
 
     def _ahead(self) -> dict[str, KindObject[Pool]] | None:
-        """Pools that are to have nodes ahead of time, and have labels by which theirs are known."""
+        """Return pools that keep nodes ready in advance, and have labels that identify their nodes."""
         pools = self._pools()
         if pools is None:
             return None
@@ -135,7 +135,7 @@ class StandbyController:
         return frozenset(node.key for node in self._view.nodes.all() if wanted <= dict(node.labels).items())
 
     def _learn(self, pool: str, history: DemandHistory) -> DemandHistory:
-        """Take in how long nodes took that placeholders have waited for."""
+        """Record how long nodes took that placeholders waited for."""
         with self._lock:
             own = [pod for pod in self._held.values() if pod.pool == pool and pod.bound_at is not None]
             self._learnt &= {pod.uid for pod in self._held.values()}
@@ -182,13 +182,13 @@ class StandbyController:
 
 
 def kept_of(own: list[PodObject], number: int, busy: set[str]) -> list[PodObject]:
-    """Choose which placeholders stay: those that hold a free node first, and last those on a node that is in use."""
+    """Choose which placeholders stay: first those that hold a free node, last those on a node that is in use."""
     ranked = sorted(own, key=lambda pod: (pod.is_over, pod.node in busy, not pod.node, pod.index))
     return ranked[:number]
 
 
 def write_history(history: DemandHistory) -> dict[str, Any]:
-    """A history as plain data: equal minutes in a row are one pair of a number and how often."""
+    """Return a history as plain data: equal minutes in a row are one pair of a number and a count."""
     pairs: list[list[int]] = []
     for number in history.needed:
         if pairs and pairs[-1][0] == number:
@@ -205,7 +205,7 @@ def write_history(history: DemandHistory) -> dict[str, Any]:
 
 
 def read_history(state: Mapping[str, Any]) -> DemandHistory:
-    """The history that ``write_history`` wrote; an empty one where there is none."""
+    """Return the history that ``write_history`` wrote; an empty one if there is none."""
     if not state:
         return DemandHistory()
     return DemandHistory(

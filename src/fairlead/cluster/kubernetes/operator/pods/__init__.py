@@ -1,1 +1,1 @@
-"""Makes the pods of gangs real and tells what became of them."""
+"""Creates the pods of gangs and reports their state."""

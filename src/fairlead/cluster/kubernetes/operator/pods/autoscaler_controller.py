@@ -1,7 +1,7 @@
-"""Gives a cluster's own autoscaler each endpoint that it is to scale, keeps what it is given, and takes it away again.
+"""Creates, updates and deletes the autoscaler object of each endpoint that the cluster's own autoscaler scales.
 
-What autoscalers have is read once, when this operator begins to lead, and written again every while: that brings back
-what somebody has deleted, and tells what the autoscaler says of it.
+Existing objects are read once, when this operator begins to lead, and all are rewritten periodically: that restores
+deleted objects, and shows what the autoscaler reports.
 """
 
 import threading
@@ -22,7 +22,7 @@ from fairlead.specs.serving import AUTOSCALERS, Autoscaler, Serving
 from fairlead.state.measurements import Measurement
 from fairlead.state.snapshot import Intent, Snapshot, Workload
 
-# How often what is there is written again, and how long nothing is tried again that was refused.
+# How often existing objects are rewritten, and how long to wait before retrying what was refused.
 CHECK_S, PAUSE_S = 30.0, 10.0
 SURVEY = "survey-of-autoscalers"
 
@@ -38,11 +38,11 @@ class _Written:
 
 
 class AutoscalerController:
-    """The hands of the operator where a cluster's own autoscaler scales an endpoint.
+    """Manages the autoscaler objects of endpoints for the operator.
 
     Args:
-        namespace: Only endpoints of it are looked at; None for all.
-        may_act: Whether we still lead; asked before each request.
+        namespace: Consider only endpoints of this namespace; None for all.
+        may_act: Returns whether this process still leads; asked before each request.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class AutoscalerController:
 
     @property
     def is_behind(self) -> bool:
-        """Return whether something is still to be written, or to be looked at again."""
+        """Return whether anything is still to be written or read."""
         return self._is_due or (bool(self._wanted) and time.monotonic() >= self._check_at)
 
     def look(self, seen: Snapshot) -> Mapping[str, Measurement]:
-        """Return why autoscalers cannot scale, by the uids of endpoints, in the form of a query without an answer."""
+        """Return why autoscalers cannot scale, by the uids of endpoints, as queries without an answer."""
         with self._lock:
             problems = {uid: said for uid, (said, _) in self._problems.items()}
         return {
@@ -75,7 +75,7 @@ class AutoscalerController:
         }
 
     def act(self, agent: Agent, seen: Snapshot) -> None:
-        """Give out what is to be written by a snapshot."""
+        """Queue the work that follows from a snapshot."""
         wanted = {
             each.uid: each for each in endpoints(seen) if each.spec.scale.by is not None and each.intent is Intent.RUN
         }
@@ -103,7 +103,7 @@ class AutoscalerController:
                 agent.submit(uid, f"have {spec.scale.by} scale {spec.team}/{spec.name}", partial(self._write, uid))
 
     def _survey(self) -> None:
-        """Read what autoscalers have of ours from before."""
+        """Read the existing autoscaler objects of Fairlead."""
         found: dict[str, _Written] = {}
         for by, (api, plural) in APIS.items():
             place = f"/apis/{api}/{plural}"
@@ -112,7 +112,7 @@ class AutoscalerController:
             try:
                 items = list(self._client.items(place, {"labelSelector": names.ENDPOINT_UID}))
             except ApiError as error:
-                # An operator whose roles are older than it is has given none away.
+                # An operator with roles of an older version has created none.
                 if error.status not in (403, 404):
                     raise
                 continue
@@ -133,7 +133,7 @@ class AutoscalerController:
         if by is None:
             return
         if spec.scale.replicas is None:
-            # What has no number is taken for one that is not to be scaled.
+            # An object without a replica count is not to be scaled.
             first = {"spec": {"scale": {"replicas": max(1, spec.replicas)}}}
             about = {"metadata": {"uid": uid}}
             self._client.merge(objects_path("Serving", spec.team, spec.name), {**about, **first})
@@ -181,7 +181,7 @@ class AutoscalerController:
 
 
 def _is_like(written: _Written | None, endpoint: Workload[Serving]) -> bool:
-    """Return whether what was written says what an endpoint is to have, and its number is set."""
+    """Return whether the written object is as wanted, and its replica count is set."""
     if written is None or endpoint.spec.scale.replicas is None:
         return False
     spec = replace(endpoint.spec, scale=replace(endpoint.spec.scale, replicas=None))

@@ -1,4 +1,4 @@
-"""Keeps the address of each endpoint, and behind it the replicas that serve, as the latest decision has them."""
+"""Maintains each endpoint's address, and behind it the serving replicas of the latest decision."""
 
 import threading
 import time
@@ -29,33 +29,33 @@ from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Pod, Snapshot, Workload
 
 Addresses = dict[str, str]
-# Until it is looked again whether somebody else's Service has the name.
+# How long to wait before checking again whether another Service has the name.
 PAUSE_S = 10.0
-# How often some of what was written is written again, as somebody may have deleted it: of so many endpoints, those that
-# were written the longest time ago.
+# How often some objects are rewritten, since they may have been deleted: of so many endpoints, those that were
+# written longest ago.
 CHECK_S, MOST_CHECKS = 30.0, 20
 IPV4, IPV6 = "IPv4", "IPv6"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
-    """An endpoint and the pods behind its address: its replicas that serve, or gateways."""
+    """An endpoint and the pods behind its address: its serving replicas, or gateways."""
 
     endpoint: Workload[Serving]
     addresses: Addresses
     is_gateways: bool = False
 
     def is_like(self, written: "Backends | None") -> bool:
-        """Return whether what was written says the same."""
+        """Return whether the written content is the same."""
         return written is not None and (written.addresses, written.is_gateways) == (self.addresses, self.is_gateways)
 
 
 class EndpointPublisher:
-    """Writes what is another than what was written; nothing is known of what an operator before has written.
+    """Writes what has changed since it was written; what a previous operator wrote is unknown.
 
     Args:
-        gateways: Through which requests go for endpoints that need them.
-        may_act: Whether we still lead; asked before each request.
+        gateways: The gateways for endpoints that need them.
+        may_act: Returns whether this process still leads; asked before each request.
     """
 
     def __init__(
@@ -77,19 +77,19 @@ class EndpointPublisher:
 
     @property
     def is_behind(self) -> bool:
-        """Return whether something is still to be written."""
+        """Return whether anything is still to be written."""
         with self._lock:
             return bool(self._due()) or self._routes != self._told
 
     def act(self, agent: Agent, snapshot: Snapshot) -> None:
-        """Give out what is to be written by a snapshot."""
+        """Queue the work that follows from a snapshot."""
         there = endpoints(snapshot)
         self._gateways.watch()
         if not there and not self._wanted and not self._gateways.are_there:
             return
         families, pods = families_of(snapshot), ready_pods(snapshot)
         through = self._gateways.ready()
-        # Before the addresses: a gateway knows an endpoint before requests for it come there.
+        # Before the addresses, so that a gateway knows an endpoint before its first request.
         self._tell_gateways(agent, snapshot, pods, len(through))
         wanted = {}
         for endpoint in there:
@@ -119,7 +119,7 @@ class EndpointPublisher:
             agent.submit(uid, name, partial(self._write, uid))
 
     def _tell_gateways(self, agent: Agent, snapshot: Snapshot, pods: Mapping[str, Pod], num_gateways: int) -> None:
-        """Write where requests go, where there are gateways that want to know."""
+        """Write the routes if there are gateways that need them."""
         if not self._gateways.is_known:
             return
         urls = {
@@ -135,7 +135,7 @@ class EndpointPublisher:
             agent.submit(names.ROUTES, "tell the gateways", self._write_routes)
 
     def _write_routes(self) -> None:
-        """Write the routes as they are wanted by now."""
+        """Write the wanted routes."""
         with self._lock:
             found = self._routes
             if found is None or found == self._told:
@@ -148,7 +148,7 @@ class EndpointPublisher:
             self._told = found
 
     def _due(self) -> list[str]:
-        """Return the uids of those of which something is to be written, with the lock held."""
+        """Return the uids of endpoints with something to write; call with the lock held."""
         now = time.monotonic()
         found = [
             uid
@@ -169,12 +169,12 @@ class EndpointPublisher:
         }
 
     def _write(self, uid: str) -> None:
-        """Write what is wanted by now."""
+        """Write the wanted objects of an endpoint."""
         with self._lock:
             backends = self._wanted.get(uid)
         if backends is None or not self._may_act():
             return
-        # Each time: that of an endpoint which had the name before may have gone meanwhile.
+        # Each time: a previous endpoint of that name may have been deleted in the meantime.
         if not self._has_address(backends.endpoint):
             with self._lock:
                 self._again_at[uid] = time.monotonic() + PAUSE_S
@@ -182,17 +182,17 @@ class EndpointPublisher:
         if self._gateways.are_there or not backends.is_gateways:
             self._cluster.note_address(uid, None)
         with self._lock:
-            # Until it has succeeded nobody knows what is there.
+            # Until the write has succeeded the cluster's content is unknown.
             self._written.pop(uid, None)
         self._list(backends)
         with self._lock:
             self._written[uid], self._written_at[uid] = backends, time.monotonic()
         if self.is_behind:
-            # Of others, or by now of this one: whoever is to go waits for nothing.
+            # Other endpoints, or this one again, have something to write; a removal waits for nothing.
             self._view.wake()
 
     def _has_address(self, endpoint: Workload[Serving]) -> bool:
-        """Create its Service, or take over that of an endpoint which had the name before; False for somebody else's."""
+        """Create its Service, or adopt that of a previous endpoint; return False if another object has the name."""
         content = render_endpoint(endpoint)
         metadata = content["metadata"]
         place = f"/api/v1/namespaces/{endpoint.spec.team}/services"
@@ -220,7 +220,7 @@ class EndpointPublisher:
         try:
             self._apply(backends, family)
         except ApiError as error:
-            # The family of one that is there cannot change, and where nobody serves it is not known.
+            # The address family of a Service cannot change, and is unknown while no replica serves.
             if error.status != 422 or addresses:
                 raise
             self._apply(backends, IPV6)

@@ -1,7 +1,7 @@
-"""Tells the drivers of pipelines what became of the runs that they asked for, and who looks for drift since which
-training rows count, by an annotation of their pods.
+"""Tells the drivers of pipelines what became of their runs, and drift detectors since when training rows count.
 
-Level-triggered: the annotation says how all of them are, and is written wherever it says something else than is true.
+Both are told by an annotation of their pods. Level-triggered: the annotation describes all runs, and is written
+whenever it is outdated.
 """
 
 import json
@@ -25,16 +25,16 @@ from fairlead.specs.pipeline import child_name as step_child
 from fairlead.specs.sweep import Sweep, values_of
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Snapshot, Workload, is_leaf
 
-# All annotations of an object take 256 KiB at most.
+# All annotations of an object together may take 256 KiB.
 MOST_MESSAGE = 500
 MOST_TOLD = 500
 
 
 class FamilyNotices:
-    """Writes what is another than what a pod says.
+    """Writes annotations that are outdated.
 
     Args:
-        may_act: Whether we still lead; asked before each request.
+        may_act: Returns whether this process still leads; asked before each request.
     """
 
     def __init__(self, cluster: KubernetesCluster, *, may_act: Callable[[], bool] = lambda: True) -> None:
@@ -45,11 +45,11 @@ class FamilyNotices:
 
     @property
     def is_behind(self) -> bool:
-        """Return whether something was still to be written when it was looked last."""
+        """Return whether anything was still to be written at the last check."""
         return self._behind
 
     def act(self, agent: Agent, snapshot: Snapshot) -> None:
-        """Give out what is to be written by a snapshot."""
+        """Queue the work that follows from a snapshot."""
         self._behind = False
         for parent in snapshot.parents:
             if not isinstance(parent.spec, Pipeline) or parent.status.phase.is_final:
@@ -66,7 +66,7 @@ class FamilyNotices:
                 self._tell(agent, watch, partial(self._told_of_training, standing.drift))
 
     def _tell(self, agent: Agent, child: AnyWorkload, told: Callable[[], dict[str, Any]]) -> None:
-        """Have what is told written to the pod of a child, unless it says so already."""
+        """Write the annotation of a child's pod, unless it is up to date."""
         pod = self._pod_of(child)
         if pod is None:
             return
@@ -85,7 +85,7 @@ class FamilyNotices:
         return [each for each in found if each is not None]
 
     def _pod_of(self, driver: AnyWorkload) -> PodObject | None:
-        """The pod of the driver's latest start; None where it has not begun, or is over."""
+        """Return the pod of the driver's latest attempt; None if it has not begun, or is over."""
         pods = (each for each in self._view.pods_of(driver.uid).values() if each.attempt == driver.status.attempt)
         return next((each for each in pods if not each.is_over), None)
 
@@ -94,7 +94,7 @@ class FamilyNotices:
         runs = {}
         for whole, child in sorted(family.items()):
             name = whole.removeprefix(child_name(parent, ""))
-            # Of a large fan-out most are over and recorded by now.
+            # Most runs of a large fan-out are over and recorded.
             if name in asked or len(family) <= MOST_TOLD:
                 runs[name] = self._of_child(child, is_asked=name in asked)
         return {"wanted": parent.intent is Intent.RUN, "runs": runs}
@@ -104,7 +104,8 @@ class FamilyNotices:
         is_over = status.phase is Phase.SUCCEEDED or (status.phase.is_final and child.intent is not Intent.RUN)
         told: dict[str, Any] = {"run": child.spec.name, "phase": status.phase.value}
         if not is_over or not is_asked:
-            # The end of one is told whole or not at all, and whoever took over may not have heard yet who waits for it.
+            # The end of a run is reported completely or not at all, and a new leader may not yet know which runs wait
+            # for it.
             return told
         told["over"] = True
         if status.phase is not Phase.SUCCEEDED:
@@ -121,7 +122,7 @@ class FamilyNotices:
         return told | {"checkpoint": checkpoint_place(trial, None)}
 
     def _best_of(self, sweep: AnyWorkload) -> tuple[Workload, float] | None:
-        """The best trial of a sweep, and its value; None for what is no sweep or has none."""
+        """Return the best trial of a sweep, and its value; None for other parents, or if it has none."""
         if not isinstance(sweep.spec, Sweep):
             return None
         detail = detail_of(cast("Workload[Sweep]", sweep))
@@ -141,5 +142,5 @@ class FamilyNotices:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-            return  # it is gone, and the next one is told anew
+            return  # the pod is gone, and the next one is told again
         self._view.pods.put(content)

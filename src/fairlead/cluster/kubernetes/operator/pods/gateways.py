@@ -1,6 +1,6 @@
-"""The gateways of endpoints as the operator sees them: which are ready, what is asked through them, and by which keys.
+"""The operator's view of gateways: which are ready, the demand that they report, and the keys that they accept.
 
-Nothing is watched before there is a gateway: a cluster without one costs nothing more.
+Nothing is watched before a gateway exists: a cluster without one has no extra cost.
 """
 
 import json
@@ -26,7 +26,7 @@ KEYS = "/api/v1/configmaps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A gateway's last words on what is asked; ``pod`` is the uid of its pod."""
+    """A gateway's latest report of demand; ``pod`` is the uid of its pod."""
 
     key: str
     version: int
@@ -36,7 +36,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamKeys:
-    """The keys that a team has made."""
+    """The keys that a team has created."""
 
     key: str
     version: int
@@ -44,7 +44,7 @@ class TeamKeys:
 
 
 class Gateways:
-    """The gateways there are. Safe to use from several threads; made before the watches start."""
+    """The existing gateways. Thread-safe; created before the watches start."""
 
     def __init__(self, client: Client, view: Informers, *, idle_s: float = IDLE_S) -> None:
         self._view = view
@@ -53,7 +53,7 @@ class Gateways:
         self._is_watched = False
         chosen = {"fieldSelector": f"metadata.name={names.ACCESS_KEYS}"}
         labelled = {"labelSelector": f"{names.CONTENT}={names.DEMAND}"}
-        # Of no reports and no keys nothing changes, yet that they are known is what routes wait for.
+        # An empty list of reports or keys changes nothing, but routes wait until they are known.
         self._reports: Cache[Report] = Cache(
             client, REPORTS, read_report, self._changed, synced=view.wake, query=labelled, idle_s=idle_s
         )
@@ -63,7 +63,7 @@ class Gateways:
         view.pods.listen(self._pod_changed)
 
     def watch(self) -> None:
-        """Begin to watch what gateways say once there is one."""
+        """Watch the reports of gateways once one exists."""
         if self.are_there and not self._is_watched:
             self._is_watched = True
             self._reports.start()
@@ -77,17 +77,17 @@ class Gateways:
 
     @property
     def are_there(self) -> bool:
-        """Return whether there is any, ready or not."""
+        """Return whether any gateway exists, ready or not."""
         with self._lock:
             return bool(self._pods)
 
     @property
     def is_known(self) -> bool:
-        """Return whether what they say and all keys were read once, so that routes can be written."""
+        """Return whether all reports and keys were listed once, so that routes can be written."""
         return self._is_watched and self._keys.is_synced and self._reports.is_synced
 
     def ready(self) -> list[PodObject]:
-        """Return those that answer, by their names."""
+        """Return the ready gateways, by their names."""
         with self._lock:
             found = [each for each in self._pods.values() if each.ready and each.told_at is None and each.address]
         return sorted(found, key=lambda each: each.key)
@@ -97,7 +97,7 @@ class Gateways:
         return tuple(key for each in sorted(self._keys.all(), key=lambda each: each.key) for key in each.keys)
 
     def demand(self, places: Mapping[str, str]) -> dict[str, Demand]:
-        """Return what is asked of endpoints, by the keys of the names that gateways have for them."""
+        """Return the demand on endpoints, by the keys of the names that gateways use for them."""
         with self._lock:
             uids = {each.uid for each in self._pods.values()}
         told: dict[str, list[Demand]] = {}
@@ -129,7 +129,7 @@ class Gateways:
 
 
 def read_report(content: Object) -> Report | None:
-    """Read what a gateway tells; None for what is none of its words."""
+    """Read a gateway's report; None for any other content."""
     metadata = content["metadata"]
     owners = metadata.get("ownerReferences") or ()
     pod = next((each["uid"] for each in owners if each.get("kind") == "Pod"), None)
@@ -149,7 +149,7 @@ def read_report(content: Object) -> Report | None:
 
 
 def read_keys(content: Object) -> TeamKeys:
-    """Read the keys of a team; what is no key opens nothing."""
+    """Read the keys of a team; invalid ones are skipped."""
     metadata = content["metadata"]
     team = metadata["namespace"]
     found = []
@@ -171,5 +171,5 @@ def read_keys(content: Object) -> TeamKeys:
 
 
 def is_hash(text: str) -> bool:
-    """Return whether a text can be the hash of a key."""
+    """Return whether a text may be the hash of a key."""
     return len(text) == 64 and set(text) <= set("0123456789abcdef")

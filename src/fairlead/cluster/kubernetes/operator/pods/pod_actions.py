@@ -1,4 +1,4 @@
-"""Works out what to do at the API server so that pods become what their run's object says. Pure, and
+"""Determines the requests to the API server that bring pods to the state of their run's object. Pure, and
 level-triggered."""
 
 import math
@@ -11,7 +11,7 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 from fairlead.frozen import dataclass
 from fairlead.state.snapshot import Phase, Pod, PodPhase
 
-# Ends of earlier starts are kept for one start, for their logs.
+# Ended pods of earlier attempts are kept for one attempt, for their logs.
 KEPT_STARTS = 1
 
 
@@ -34,7 +34,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """Ask whether a pod of the latest gang, that was created and was never seen, is there."""
+    """Check whether a pod of the latest gang, which was created and never seen, exists."""
 
     attempt: int
     index: int
@@ -53,14 +53,14 @@ def orders(
     is_creating: bool = False,
     handed: Container[int] = (),
 ) -> list[Order]:
-    """Orders for one run.
+    """Return the actions for one run.
 
     Args:
-        handed: Starts for which an engine has an object. It makes their pods, and new ones for those that are deleted.
-        is_creating: Creations that were ordered before wait for their turn, so that none is ordered again.
-        members: Its latest gang as the loop sees it.
-        objects: Its pods, of any start.
-        nodes: The nodes on which they are.
+        handed: Attempts with an engine object. The engine creates their pods, and replaces those that are deleted.
+        is_creating: Earlier creations are still queued, so none is queued again.
+        members: Its latest gang, as the loop sees it.
+        objects: Its pods, of any attempt.
+        nodes: The nodes of its pods.
     """
     gang, run = found.state.gang, found.workload
     if run is None:
@@ -81,11 +81,11 @@ def orders(
                 given.append(Create(attempt=attempt, index=pod.index))
     for each in objects.values():
         if each.attempt in handed and not each.is_over and not (each.node or is_ours):
-            continue  # its engine has it wait for a node
+            continue  # its engine makes it wait for a node
         notice = notices.get(f"{each.run_uid}-{each.attempt}-{each.index}")
         kill_at = None if notice is None else notice.kill_at
         if each.attempt in handed and each.told_at is None:
-            kill_at = None  # its engine is told first, which else would replace it
+            kill_at = None  # its engine is told first, or it would replace the pod
         if kill_at is not None and each.started_at is not None:
             kill_at += unlisted_s(run.spec)
         order = _deletion(each, attempt, kill_at, nodes.get(each.node), now)
@@ -106,7 +106,7 @@ def _deletion(
         return Delete(key=pod.key, uid=pod.uid, grace_s=1)
     if kill_at is None:
         return None
-    # Kubernetes counts whole seconds, and 0 would give the pod up while its processes live.
+    # Kubernetes counts whole seconds, and 0 would force the deletion while processes live.
     grace_s = max(1, math.ceil(kill_at - now))
     if pod.leaves_by is None or pod.leaves_by > now + grace_s + 1:
         return Delete(key=pod.key, uid=pod.uid, grace_s=grace_s)
@@ -114,7 +114,7 @@ def _deletion(
 
 
 def is_settled(found: TrainingObject, members: tuple[Pod, ...]) -> bool:
-    """Return whether only news, and not time, can bring orders for a run, or a write that only refreshes."""
+    """Return whether only a change, not time, can bring actions for a run, or a write that only refreshes."""
     status = found.state.status
     if status.phase.is_final:
         return True

@@ -1,6 +1,6 @@
-"""Makes the pods of gangs real, and takes them away: the hands of the operator.
+"""Creates and deletes the pods of gangs for the operator.
 
-It works from what the objects say and keeps nothing that matters; another may go on where this one was killed.
+It works from the objects and keeps no state that matters; another operator may continue after this one is killed.
 """
 
 import logging
@@ -35,12 +35,12 @@ from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
 
 log = logging.getLogger(__name__)
 
-# A write that only tells of progress, or of a pod that is gone, comes this long after the one before it.
+# The least time between two writes that only record progress or a lost pod.
 REFRESH_S = 10.0
-# The runtime is the same for all runs of a namespace, and large, so first starts put it there again only after so long.
+# The runtime is large and shared by all runs of a namespace, so first attempts write it again only after this time.
 PROVIDE_S = 10.0
-# With fewer, what follows from a gang's first pods has a busy API server before its last ones are created. Kubernetes'
-# own Job controller creates up to 500 at once, and API servers let 200 writes in, which they share out fairly.
+# With fewer, the work that follows from a gang's first pods occupies a busy API server before its last pods are
+# created. Kubernetes' own Job controller creates up to 500 at once, and API servers admit 200 writes, fairly shared.
 NUM_THREADS = 128
 OF_A_RUN = (
     "is the name of a run, whose place `fairlead run` looks up; in an object give the place itself, a URL or a "
@@ -50,7 +50,7 @@ VANISHED = "its pod disappeared while no operator was running"
 
 
 class _NotEquippedError(ClusterError):
-    """The API server does not take what pods need beside themselves."""
+    """The API server refuses an object that pods need."""
 
     def __init__(self, kind: str, refusal: ApiError) -> None:
         super().__init__(f"{kind}: {refusal}")
@@ -59,14 +59,14 @@ class _NotEquippedError(ClusterError):
 
 
 class Agent:
-    """Carries out what follows from the runs' objects.
+    """Carries out the actions that follow from the runs' objects.
 
     Args:
-        settings: What the cluster decides for all pods.
-        may_act: Whether we still lead; asked before each request that creates something.
-        is_making_way: Whether a run's quota still counts pods of it that are gone, so that a refusal will pass.
-        create_s: Seconds after which a creation is no more tried: those for which the Lease outlives ``may_act``, since
-            another that leads by then does not know what is under way here.
+        settings: The cluster's settings for all pods.
+        may_act: Returns whether this process still leads; asked before each request that creates something.
+        is_making_way: Returns whether a run's quota still counts deleted pods of it, so that a refusal will pass.
+        create_s: Seconds after which a creation is no longer attempted: those for which the Lease outlives ``may_act``,
+            since the next leader does not know the requests under way here.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class Agent:
         self._provided: dict[str, float] = {}
 
     def act(self, now: float) -> None:
-        """Give out what is to be done now; the threads do it, and the watches tell when it is done.
+        """Queue the work that is due; threads do it, and the watches show when it is done.
 
-        Only runs are looked at of which something has changed, and those to which time alone may bring orders.
+        Only runs that have changed are considered, and those for which time alone may bring actions.
         """
         changed, _ = self._marks.take()
         for uid in changed | self._unsettled:
@@ -112,7 +112,7 @@ class Agent:
                 self._unsettled.discard(uid)
 
     def _look_after(self, found: TrainingObject, now: float) -> bool:
-        """Give out what one run needs; whether only news can bring more."""
+        """Queue the work that one run needs; return whether only a change can bring more."""
         members = self._view.members(found)
         objects = self._view.pods_of(found.uid)
         nodes = self._view.nodes_of(objects.values())
@@ -122,7 +122,7 @@ class Agent:
         for order in given:
             self._give(found, order)
         is_known = self._addressing.look(found, objects, now)
-        # What was given out may fail without a word, so it is looked for again.
+        # Queued work may fail silently, so it is checked again.
         return self._refresh(found, members, now) and is_known and not given and is_settled(found, members)
 
     def _forget(self, uid: str) -> None:
@@ -133,25 +133,25 @@ class Agent:
         self._refreshed.pop(uid, None)
 
     def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
-        """Do something else for a run in its turn."""
+        """Queue other work for a run."""
         self._work.submit(run, name, job)
 
     @property
     def is_busy(self) -> bool:
-        """Return whether time alone may bring orders."""
+        """Return whether time alone may bring actions."""
         return bool(self._unsettled) or self._work.num_waiting > 0
 
     def drain(self, timeout_s: float) -> bool:
-        """Return when nothing that was given out is left; False after the timeout."""
+        """Wait until nothing is queued or running; return False after the timeout."""
         return self._work.drain(timeout_s)
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait or run."""
+        """The number of pending and running requests."""
         return self._work.num_waiting
 
     def close(self) -> None:
-        """Take no more orders."""
+        """Accept no more work."""
         self._work.stop()
 
     def _give(self, found: TrainingObject, order: Order) -> None:
@@ -180,7 +180,7 @@ class Agent:
             self._view.finish(flight)
 
     def _is_wanted(self, found: TrainingObject, order: Create) -> bool:
-        """Return whether the object still asks for the pod, now that its turn has come."""
+        """Return whether the object still needs the pod when its request is about to be sent."""
         gang, run = found.state.gang, found.workload
         if gang is None or run is None:
             return False
@@ -188,17 +188,17 @@ class Agent:
         there = self._view.pods.get(f"{found.namespace}/{pod_name(run.spec, order.attempt, order.index)}")
         return (
             gang.attempt == order.attempt == run.status.attempt
-            # The order may have been given while one like it was carried out.
+            # The request may have been queued while the same request was running.
             and (there is None or there.run_uid != found.uid)
             and run.status.phase in (Phase.STARTING, Phase.RUNNING)
             and all(notice.pod_uid != uid for notice in found.state.notices)
         )
 
     def equipping_refusal(self, found: TrainingObject, attempt: int) -> tuple[PodPhase, str] | None:
-        """Put there what the pods of a start need beside themselves; how they ended where that is refused.
+        """Create the objects that the pods of an attempt need; return how the pods ended if that is refused.
 
         Raises:
-            ClusterError: It is not known whether it is there.
+            ClusterError: It is not known whether they exist.
         """
         try:
             self._equip(found, attempt)
@@ -210,16 +210,16 @@ class Agent:
         return None
 
     def _is_equipped(self, found: TrainingObject, order: Create) -> bool:
-        """Put there what the pod needs beside itself; False when that is refused, as the pod might be."""
+        """Create the objects that the pod needs; return False if that is refused, as the pod might be."""
         refused = self.equipping_refusal(found, order.attempt)
         if refused is not None and found.state.gang is not None:
             self._bury(found, found.state.gang.member(order.index), *refused)
         return refused is None
 
     def _equip(self, found: TrainingObject, attempt: int) -> None:
-        """Create what the pods of a start need beside themselves; once for each start, as somebody may have deleted it.
+        """Create the objects that the pods of an attempt need, once for each attempt, as they may have been deleted.
 
-        It is the runtime that they begin with, the Service that gives them names, and the policy that lets them meet.
+        They are the runtime, the Service that gives the pods names, and the policy that lets them communicate.
         """
         if self._equipped.get(found.uid) == attempt or found.workload is None:
             return
@@ -228,7 +228,7 @@ class Agent:
             if self._equipped.get(found.uid) == attempt:
                 return
             service, policy = render_service(found.workload), render_run_policy(found.workload)
-            # All pods wait for them, so they are asked for together.
+            # All pods wait for them, so they are requested together.
             with ThreadPoolExecutor(2, thread_name_prefix="equip") as at_once:
                 asked = (
                     at_once.submit(self._ensure, f"/api/v1/{place}/services", service),
@@ -243,7 +243,7 @@ class Agent:
             self._equipped[found.uid] = attempt
 
     def _provide(self, namespace: str, *, anew: bool) -> None:
-        """The runtime, which all runs of a namespace share."""
+        """Create the runtime, which all runs of a namespace share."""
         with self._providing.setdefault(namespace, threading.Lock()):
             now = time.monotonic()
             if anew or now - self._provided.get(namespace, -PROVIDE_S) >= PROVIDE_S:
@@ -290,7 +290,7 @@ class Agent:
         self._view.pods.put(content)
 
     def _meet(self, found: TrainingObject, member: CreatePod, path: str) -> None:
-        """Something of that name is there already: ours, one of a run that had the name before, or somebody's."""
+        """Handle an existing object of the name: this run's, a previous run's of that name, or anyone's."""
         try:
             content = self._client.get(path)
         except ApiError as error:
@@ -316,7 +316,7 @@ class Agent:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-            # Gone already, or another one of that name: the watch tells.
+            # Gone already, or another pod of that name: the watch will show which.
             return
         if content.get("kind") == "Pod" and "deletionTimestamp" in content["metadata"] and order.grace_s:
             self._view.pods.put(content)
@@ -355,7 +355,7 @@ class Agent:
         )
 
     def _refresh(self, found: TrainingObject, members: tuple[Pod, ...], now: float) -> bool:
-        """Write what was seen, where no decision has written it by now, but not often; False to look again later."""
+        """Write what was observed and no decision wrote, but not often; return False to check again later."""
         if found.state.written == 0:
             return True
         if found.edited or found.is_wish_unknown:
@@ -366,7 +366,7 @@ class Agent:
         if state == found.state and is_shown and self._cluster.has_told(found.uid, members):
             self._refreshed[found.uid] = now
             return True
-        # From the moment that all pods were created none is created again, and that must survive us.
+        # After all pods were created once none is created again, which must survive a restart of the operator.
         is_urgent = state.gang != found.state.gang or not is_shown
         if not is_urgent and now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
             return False

@@ -1,4 +1,4 @@
-"""Keeps the names of gangs' pods: what rank 0's is goes out at once, as all wait for it, the others' together."""
+"""Publishes DNS names of gangs' pods: rank 0's at once, as all ranks wait for it, the others' together."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 from fairlead.state.snapshot import Phase, Workload
 
 EVERY_S = 5.0
-# A gang that has run for so long has met; whoever led before has written down where.
+# A gang that has run this long has met; the previous leader has published its addresses.
 MET_S = 60.0
 Addresses = dict[str, str]
 
 
 @dataclass(slots=True)
 class _Written:
-    """The content of a run's slices, by their numbers, since ``at``."""
+    """The content of a run's EndpointSlices, by their numbers, since ``at``."""
 
     at: float
     slices: dict[int, Addresses] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Addressing:
     """Writes a run's EndpointSlices as its pods get their addresses.
 
     Args:
-        submit: Has work done for a run in its turn, once under each name.
+        submit: Queues work for a run, once under each name.
     """
 
     def __init__(self, client: Client, submit: Callable[[str, str, Callable[[], None]], object]) -> None:
@@ -38,7 +38,7 @@ class Addressing:
         self._written: dict[str, _Written] = {}
 
     def look(self, found: TrainingObject, objects: Mapping[str, PodObject], now: float) -> bool:
-        """Have written what is new, if it is time; False to look again later."""
+        """Write new addresses if it is time; return False to check again later."""
         gang, run = found.state.gang, found.workload
         if gang is None or run is None or run.status.phase not in (Phase.STARTING, Phase.RUNNING):
             return True
@@ -66,7 +66,7 @@ class Addressing:
         return False
 
     def forget(self, uid: str) -> None:
-        """The run is gone, and its slices with it."""
+        """Forget a run that is gone with its slices."""
         self._written.pop(uid, None)
 
     def _write(self, run: Workload, known: _Written, number: int, names: Addresses) -> None:

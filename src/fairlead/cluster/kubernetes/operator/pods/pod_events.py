@@ -1,6 +1,6 @@
-"""The newest Event of a pod: what kubelet or an autoscaler said of it last, which nothing else tells.
+"""Reads the newest Event of a pod: the last message of kubelet or an autoscaler, which is recorded nowhere else.
 
-Asked for, not watched: Events of a whole cluster are many, and few are of a pod that somebody waits for.
+Read on demand, not watched: a cluster has many Events, and few are of a pod that matters here.
 """
 
 from collections.abc import Container
@@ -11,10 +11,10 @@ from fairlead.cluster.kubernetes.api.objects import PodObject
 
 
 def newest(client: Client, pod: PodObject, *, by: Container[str] | None = None) -> dict[str, Any] | None:
-    """The Event that was told last; None where there is none, or the namespace is on its way out.
+    """Return the latest Event; None if there is none, or the namespace is being deleted.
 
     Args:
-        by: Only what these components say; None for all.
+        by: Consider only Events of these components; None for all.
     """
     namespace, _, _ = pod.key.partition("/")
     query = {"fieldSelector": f"involvedObject.uid={pod.uid}"}
@@ -32,5 +32,5 @@ def _component(event: dict[str, Any]) -> str:
 
 
 def _version(event: dict[str, Any]) -> int:
-    """An Event that is told again is younger for it."""
+    """Return the version of an Event; a repeated Event gets a newer one."""
     return int(event["metadata"]["resourceVersion"])

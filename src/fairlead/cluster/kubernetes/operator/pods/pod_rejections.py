@@ -1,4 +1,4 @@
-"""Explains why the API server does not take a pod, or what comes with it: one sentence with what would mend it.
+"""Explains why the API server refuses a pod or an object that it needs: one sentence, with a remedy.
 Pure."""
 
 import re
@@ -7,21 +7,21 @@ from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import quantity
 from fairlead.state.snapshot import PodPhase
 
-# As the admission plugin ResourceQuota of Kubernetes says it, of the resources that it has no room for.
+# The message of Kubernetes' admission plugin ResourceQuota for resources that exceed the quota.
 QUOTA = re.compile(r"exceeded quota: (.+?), requested: (.+?), used: (.+?), limited: (.+)")
-# As kube-apiserver says it of a ValidatingAdmissionPolicy.
+# The message of kube-apiserver for a ValidatingAdmissionPolicy.
 POLICY = re.compile(r"ValidatingAdmissionPolicy '(.+?)' with binding '.+?' denied request: (.+)")
 
 
 def explain(error: ApiError, namespace: str, *, num_pods: int = 1, kind: str = "Pod") -> tuple[PodPhase | None, str]:
-    """Tell what a refusal makes of the pod.
+    """Return the state of a pod after a refusal.
 
-    Refused by a quota, which may have room later, Lost if a later try may pass else, Failed if not, None if it says
-    nothing of it.
+    Refused by a quota, which may have room later; Lost if a later attempt may pass otherwise; Failed if not; None if
+    the answer does not say.
 
     Args:
-        num_pods: Those of its gang, which come all or not at all.
-        kind: What was refused: the pod, or something that pods need beside themselves.
+        num_pods: The number of pods of its gang, which are created all or not at all.
+        kind: The kind that was refused: the pod, or an object that pods need.
     """
     what = "pod" if kind == "Pod" else f"{kind} that its pods need"
     said = " ".join(error.said.split())
@@ -55,8 +55,8 @@ def explain(error: ApiError, namespace: str, *, num_pods: int = 1, kind: str = "
     if error.status == 404:
         return PodPhase.LOST, f"namespace {namespace} is gone"
     if error.status == 403:
-        # An API server that has just started says so too, until it has read its roles: before any pod is there, it
-        # costs no start to ask again.
+        # An API server that has just started answers so too, until it has read its roles: before any pod exists, asking
+        # again costs no attempt.
         return (
             PodPhase.LOST if kind == "Pod" else None,
             f"the operator may not create the {what} in namespace {namespace}: {said}; "
@@ -72,7 +72,7 @@ def _change(kind: str) -> str:
 
 
 def _quota(said: str, namespace: str, num_pods: int) -> str:
-    """Tell which quota, what it holds, what is asked of it, and what would unblock that."""
+    """Return which quota it is, what it holds, what the pod requests, and what would free it."""
     found = QUOTA.search(said)
     if found is None:
         return f"the quota of namespace {namespace} is used up ({said}); have it raised, or ask for less"
@@ -94,5 +94,5 @@ def _quota(said: str, namespace: str, num_pods: int) -> str:
 
 
 def _numbers(listed: str) -> dict[str, str]:
-    """As in ``pods=1,requests.memory=4Gi``."""
+    """Read amounts such as ``pods=1,requests.memory=4Gi``."""
     return {what: number for what, _, number in (part.partition("=") for part in listed.split(","))}

@@ -1,6 +1,6 @@
-"""Reads what a pod said of itself: the last line of its reporter's log, and its ranks' termination message. Pure.
+"""Reads what a pod reported: the last line of its reporter's log, and its ranks' termination message. Pure.
 
-What is not ours in either, or is damaged, is told as nothing: a program may write what it likes.
+Invalid or foreign content is ignored: a program may write anything there.
 """
 
 import json
@@ -21,7 +21,7 @@ SIGKILL = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenEvent:
-    """An event of one rank; ``rank`` and ``place`` say which it is, ``place`` rises."""
+    """An event of one rank; ``rank`` and ``place`` identify it, and ``place`` rises."""
 
     rank: int
     place: int
@@ -35,10 +35,10 @@ class Report:
 
     Attributes:
         started_at: When the ranks were started; None before.
-        active_at: Last sign of progress.
-        progress: What the lowest rank reported; None when it reports nothing.
+        active_at: The last sign of progress, in Unix seconds.
+        progress: The report of the lowest rank; None if it reports nothing.
         events: The latest ones, oldest first.
-        gpus: UUIDs of the devices that its container was given; empty where it cannot tell.
+        gpus: UUIDs of the container's devices; empty if it cannot tell.
     """
 
     started_at: float | None = None
@@ -53,9 +53,9 @@ class Ending:
     """The end of a pod, rank by rank.
 
     Attributes:
-        exits: How its ranks ended; of a large pod the first that failed.
-        message: Why no rank was started; None when they were.
-        usage: The most that its processes used; None where it does not say.
+        exits: How its ranks ended; for a large pod only the first that failed.
+        message: Why no rank was started; None if they were.
+        usage: The peak usage of its processes; None if unknown.
     """
 
     exits: tuple[RankExit, ...] = ()
@@ -65,14 +65,14 @@ class Ending:
 
 
 def read_last_words(pod: Mapping[str, Any]) -> Progress | None:
-    """Read what the ranks of a pod said last, from the pod as ``read_ending`` takes it; None when they said nothing."""
+    """Read the last report of a pod's ranks, from the pod as ``read_ending`` takes it; None if there is none."""
     ended = _ended(pod)
     content = None if ended is None else _object(ended.get("message") or "")
     return None if content is None else _progress(content.get("progress"))
 
 
 def read_report(line: str) -> Report | None:
-    """The report in a line of the reporter's log; None when it holds none."""
+    """Return the report in a line of the reporter's log; None if it holds none."""
     content = _object(line)
     if content is None:
         return None
@@ -86,10 +86,10 @@ def read_report(line: str) -> Report | None:
 
 
 def read_ending(pod: Mapping[str, Any], *, ranks: range) -> Ending | None:
-    """Read how a pod ended, from the pod as the API server has it; None while its ranks' container has not ended.
+    """Read how a pod ended, from the API server's pod; None while its ranks' container has not ended.
 
     Args:
-        ranks: Those of the pod, for when it could not say itself how they ended.
+        ranks: The pod's ranks, for when the pod itself could not report how they ended.
     """
     ended = _ended(pod)
     if ended is None:
@@ -115,7 +115,7 @@ def read_ending(pod: Mapping[str, Any], *, ranks: range) -> Ending | None:
 
 
 def _ended(pod: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Find how the ranks' container ended; None while it has not."""
+    """Return how the ranks' container ended; None while it has not."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     ends = ((each.get("state") or {}).get("terminated") for each in statuses if each.get("name") == RANKS)
     return next((end for end in ends if end), None)
@@ -130,7 +130,7 @@ def _ending(content: Mapping[str, Any], *, out_of_memory: bool) -> Ending:
             exit_code=code,
             signal=number,
             at=float(at),
-            # The kernel may kill one rank and leave the shim, which cannot see why in a container.
+            # The kernel may kill one rank and spare the shim, which cannot find the reason in a container.
             out_of_memory=bool(oom) or (out_of_memory and number == SIGKILL),
             tail=tail if rank == tail_of else (),
             hang=hang.get(int(rank)),
@@ -149,7 +149,7 @@ def _usage(given: Any, ranks: int) -> Usage | None:
     try:
         memory, cpu = given
         return Usage(memory_bytes=int(memory), cpu_milli=int(cpu), ranks=ranks)
-    except (ValueError, TypeError):  # a pod that an older version started says nothing of it
+    except (ValueError, TypeError):  # a pod started by an older version does not report it
         return None
 
 

@@ -1,4 +1,4 @@
-"""Tells what has become of a pod of a gang, and why, in one sentence, from the pod as it was last seen. Pure."""
+"""Determines the state of a gang's pod and the reason, in one sentence, from the pod as it was last seen. Pure."""
 
 from dataclasses import replace
 
@@ -9,25 +9,25 @@ from fairlead.policy.kinds.slow_starts import LIMIT_S, TOLD_AFTER_S
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Pod, PodPhase, Silence
 
-# kube-scheduler's caches may lag behind what was just freed; it looks again with every change.
+# kube-scheduler's caches may lag behind freed resources; it tries again at every change.
 REFUSAL_PATIENCE_S = 3.0
-# A registry that stumbles is back within a minute; a name that does not exist never will be.
+# A registry recovers from a failure within a minute; a name that does not exist never appears.
 PULL_PATIENCE_S = 60.0
-# Kubernetes takes a disk by force from a node that does not let go of it, but after six minutes
-# (`maxWaitForUnmountDuration` of its attach-detach controller). What is not there a while later waits for a person.
+# Kubernetes force-detaches a disk from a node that does not release it, but only after six minutes
+# (`maxWaitForUnmountDuration` of its attach-detach controller). A disk still missing a while later needs a person.
 MOUNT_PATIENCE_S = LIMIT_S
 PULLING = "Pulling"
 PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
 NEVER = frozenset(
     {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
-# What kubelet was about to do when its container runtime went away, and how it says so; the next try may do better.
+# kubelet's messages when its container runtime fails during an operation; the next attempt may succeed.
 RUNTIME_CALLS = frozenset({"CreateContainerError", "RunContainerError", "ImageInspectError"})
 RUNTIME_AWAY = (
     *("transport", "error reading from server", "connection refused", "deadline exceeded", "is reserved for"),
     *("ttrpc: closed", "connection reset"),
 )
-# What kubelet says in Events alone, with what was tried and what mends it; it tries again for ever, we do not.
+# kubelet reports these only in Events: the operation, and a remedy. It retries for ever, Fairlead does not.
 HINDRANCES = {
     **dict.fromkeys(
         ("FailedMount", "FailedAttachVolume", "FailedMapVolume"),
@@ -51,12 +51,12 @@ UNANSWERED = "it was deleted before its result was read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWord:
-    """The newest Event that a pod's kubelet told of it, which may be an obstacle before any of its containers.
+    """The newest Event of a pod's kubelet, which may name an obstacle before any container starts.
 
     Attributes:
-        words: Reason and message of the Event; None where there is none.
-        told_at: When it was told first.
-        asked_at: When it was still the newest.
+        words: Reason and message of the Event; None if there is none.
+        told_at: When it was first recorded, in Unix seconds.
+        asked_at: When it was last read as the newest, in Unix seconds.
     """
 
     pod_uid: str
@@ -66,11 +66,11 @@ class LastWord:
 
     @property
     def is_obstacle(self) -> bool:
-        """Return whether it says what keeps the pod from starting."""
+        """Return whether it names an obstacle to the pod's start."""
         return self.words is not None and self.words[0] in HINDRANCES
 
     def applied(self, pod: PodObject) -> PodObject:
-        """The pod as one of which this is known, if it is the one."""
+        """Return the pod with this Event, if it is the pod concerned."""
         if pod.uid != self.pod_uid:
             return pod
         known = replace(pod, asked_at=self.asked_at, last_word=self.words, last_word_at=self.told_at)
@@ -88,16 +88,16 @@ def observe_pod(
     active_at: float | None = None,
     heard_at: float | None = None,
 ) -> Pod:
-    """A member of a gang as the loop sees it.
+    """Return a member of a gang, as the loop sees it.
 
     Args:
-        pod: As it was last seen.
-        ranks: Those of the pod.
-        told_at: When we told it to stop; None if we did not.
-        node: The one that it is bound to; None when that is not there any more, or it is not bound.
-        gone: Its object is no more, so none of its processes is.
-        active_at: Last sign of progress of the run; None when nothing reports any.
-        heard_at: When the run last answered; None when it never did.
+        pod: The pod as it was last seen.
+        ranks: The ranks of the pod.
+        told_at: When Fairlead told it to stop; None if it did not.
+        node: The node that it is bound to; None if that is gone, or the pod is not bound.
+        gone: Its object is gone, so none of its processes lives.
+        active_at: The run's last sign of progress; None if nothing reports any.
+        heard_at: When the run last answered; None if it never did.
     """
     ending = read_ending(pod.ended, ranks=ranks) if pod.ended is not None else None
     phase, message = _verdict(pod, ending, told=told_at is not None, node=node, gone=gone)
@@ -126,7 +126,7 @@ def observe_pod(
 
 
 def _silence(pod: PodObject, *, told: bool) -> Silence | None:
-    """Return for how long nothing has been heard of the start of a pod; None while what it waits for is known."""
+    """Return how long nothing was heard of an attempt's pod; None while it waits for a known reason."""
     if pod.started_at is not None or told or pod.told_at is not None or pod.is_busy:
         return None
     if is_stuck(pod) or is_hindered(pod) or _is_pulling(pod):
@@ -138,12 +138,12 @@ def _silence(pod: PodObject, *, told: bool) -> Silence | None:
         what = "its kubelet says nothing of it"
     else:
         what = f"its kubelet said last {_clause(': '.join(filter(None, pod.last_word)))!r}"
-    # Not asked yet, nothing is known of its silence.
+    # Before the run was asked its silence means nothing.
     return Silence(since=since, until=max(since, pod.asked_at or 0.0), what=what)
 
 
 def stray(pod: PodObject) -> Pod:
-    """A pod of a start that the run's object does not speak of any more, or not yet."""
+    """Return a pod of an attempt that the run's object no longer contains, or not yet."""
     requests = pod.requests
     grant = Grant(cpu_milli=requests.cpu_milli, memory_bytes=requests.memory_bytes)
     member = CreatePod(attempt=pod.attempt, index=pod.index, node=pod.node, grant=grant)
@@ -151,7 +151,7 @@ def stray(pod: PodObject) -> Pod:
 
 
 def remembering(before: PodObject | None, pod: PodObject) -> PodObject:
-    """The pod with the reason why it could not start, which nobody tells any more once the pod is told to go."""
+    """Return the pod with the reason why it could not start, which is lost once the pod is being deleted."""
     if before is None or before.uid != pod.uid or pod.told_at is None or pod.started_at is not None or is_stuck(pod):
         return pod
     if not is_stuck(before) and not is_hindered(before):
@@ -160,7 +160,7 @@ def remembering(before: PodObject | None, pod: PodObject) -> PodObject:
 
 
 def is_hopeless(pod: PodObject, now: float) -> bool:
-    """Return whether a pod that has not started is to be taken back, and its gang with it."""
+    """Return whether a pod that has not started is to be deleted, and its gang with it."""
     if pod.is_over or pod.told_at is not None or pod.started_at is not None:
         return False
     age_s = now - pod.created_at
@@ -172,14 +172,14 @@ def is_hopeless(pod: PodObject, now: float) -> bool:
 
 
 def is_on_lost_node(pod: PodObject, node: NodeObject | None) -> bool:
-    """Return whether a bound pod's node is gone for good, so that nobody will ever report of the pod."""
+    """Return whether a bound pod's node is gone for good, so that the pod's end will never be reported."""
     if not pod.node or pod.is_over:
         return False
     return node is None or any(taint.key == "node.kubernetes.io/out-of-service" for taint in node.taints)
 
 
 def is_stuck(pod: PodObject) -> bool:
-    """A container of it cannot start as things are."""
+    """Return whether a container of the pod cannot start as things are."""
     return pod.waiting is not None and pod.waiting[0] in PULL | NEVER
 
 
@@ -188,7 +188,7 @@ def _is_pulling(pod: PodObject) -> bool:
 
 
 def is_hindered(pod: PodObject) -> bool:
-    """It waits for something that comes before its containers."""
+    """Return whether the pod waits for something that comes before its containers."""
     return pod.waiting is not None and pod.waiting[0] in HINDRANCES
 
 
@@ -237,7 +237,7 @@ def _never_started(pod: PodObject, *, told: bool) -> tuple[PodPhase, str]:
 
 
 def why_not_started(pod: PodObject) -> str:
-    """Tell why a container of a pod cannot start, and what would mend it."""
+    """Return why a container of a pod cannot start, and a remedy."""
     reason, message = pod.waiting or ("", "")
     said = _clause(message or reason)
     if _is_of_runtime(pod):
@@ -255,7 +255,7 @@ def why_not_started(pod: PodObject) -> str:
 
 
 def _is_final(pod: PodObject) -> bool:
-    """Another try of what is stuck would end as this one did."""
+    """Return whether another attempt of a stuck pod would end the same way."""
     reason, message = pod.waiting or ("", "")
     if _is_of_runtime(pod):
         return False
@@ -263,7 +263,7 @@ def _is_final(pod: PodObject) -> bool:
 
 
 def _is_of_runtime(pod: PodObject) -> bool:
-    """Return whether its container waits for the runtime of its node, and not for anything of its own."""
+    """Return whether its container waits for the node's container runtime, not for anything of its own."""
     reason, message = pod.waiting or ("", "")
     return reason in RUNTIME_CALLS and any(word in message for word in RUNTIME_AWAY)
 
@@ -292,7 +292,7 @@ def _waits(pod: PodObject) -> str | None:
 
 
 def _is_given_up(pod: PodObject) -> bool:
-    """Return whether what hinders it still did when our patience had ended; an older answer may be true no more."""
+    """Return whether an obstacle outlasted Fairlead's patience; an older answer may be outdated."""
     return pod.asked_at is not None and pod.asked_at - pod.created_at >= MOUNT_PATIENCE_S
 
 
@@ -303,5 +303,5 @@ def _why_hindered(pod: PodObject) -> str:
 
 
 def _clause(text: str) -> str:
-    """Somebody else's sentence as a part of ours."""
+    """Return another component's sentence as a clause."""
     return " ".join(text.split()).rstrip(".")[:400]

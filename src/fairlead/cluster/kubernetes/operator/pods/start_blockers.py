@@ -1,12 +1,11 @@
-"""Finds why a bound pod does not start, if only the Events of its kubelet say so: volumes, its sandbox, its image.
+"""Finds why a bound pod does not start if only the Events of its kubelet show it: volumes, its sandbox, its image.
 
-What hinders a container is in the pod itself; what comes before any container is not, nor that nothing happens at all.
-So of each run one pod that takes its time is asked about, first after a while and then half as often each time; one
-that starts at once costs nothing. When our patience with it ends it is asked about once more, and taken back where the
-answer is as before.
+Obstacles of a container are in the pod itself; earlier ones are not, nor that nothing happens at all. So one slow pod
+of each run is checked, first after a delay and then half as often each time; a pod that starts at once costs nothing.
+A pod that exceeds Fairlead's patience is checked once more, and deleted if the answer is unchanged.
 
-An API server reads all Events of a namespace to find those of one pod: where there are ten thousand, a good part of a
-second of its CPU. So one run is asked about at a time, first those that have waited longest.
+The API server reads all Events of a namespace to find those of one pod: for ten thousand that takes a good part of a
+second of its CPU. So one run is checked at a time, first those that have waited longest.
 """
 
 from dataclasses import dataclass
@@ -19,16 +18,16 @@ from fairlead.cluster.kubernetes.operator.pods.pod_status import MOUNT_PATIENCE_
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 
 LOOK_S = 1.0
-# Most pods that take longer than that pull an image, and are asked about in vain.
+# Most pods that are slower than this pull an image, and their check finds nothing.
 FIRST_S, MOST_S = 20.0, 300.0
 TELLERS = frozenset({"kubelet", "attachdetach-controller"})
-# Between two questions, whatever they are about.
+# The least time between two checks, of whatever runs.
 APART_S = 5.0
 
 
 @dataclass(slots=True)
 class _Turn:
-    """A pod that is asked about, next at ``due``."""
+    """A pod that is checked, next at ``due``."""
 
     pod: PodObject
     due: float
@@ -36,7 +35,7 @@ class _Turn:
 
 
 class StartBlockers:
-    """Asks about pods that are bound and do not start, one at a time."""
+    """Checks pods that are bound and do not start, one at a time."""
 
     def __init__(self, view: Informers) -> None:
         self._view = view
@@ -46,7 +45,7 @@ class StartBlockers:
         self._asked_at = 0.0
 
     def act(self, now: float, agent: Agent) -> None:
-        """Ask about those whose turn has come."""
+        """Check the pods that are due."""
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
@@ -70,13 +69,13 @@ class StartBlockers:
             agent.submit(uid, "ask why a pod waits", partial(self._ask, uid, turn.pod, now))
 
     def _slowest(self, uid: str) -> PodObject | None:
-        """The pod of a run that is asked about: the first that waits for something before its containers."""
+        """Return the pod of a run to check: the first that waits for something before its containers."""
         bound = (pod for pod in self._view.pods_of(uid).values() if pod.node and not pod.is_over)
         slow = [pod for pod in bound if pod.started_at is None and pod.told_at is None and not is_stuck(pod)]
         return min(slow, key=lambda pod: pod.index, default=None)
 
     def _ask(self, uid: str, pod: PodObject, now: float) -> None:
-        # What a scheduler said of it before may be written down after what hinders it now.
+        # A scheduler's message may be recorded after the current obstacle.
         event = newest(self._view.client, pod, by=TELLERS)
         if event is None:
             self._view.note_last_word(uid, LastWord(pod_uid=pod.uid, words=None, asked_at=now))

@@ -1,1 +1,1 @@
-"""Keeps what is true of runs: their records, the pods and nodes that watches tell of, what remains of logs."""
+"""The state of runs: their records, the watched pods and nodes, and the kept logs."""

@@ -1,4 +1,4 @@
-"""Counts what DaemonSets will take of nodes on which their pods are not bound yet, such as of one that has just come.
+"""Counts the resources of DaemonSet pods that are not bound to their node yet, such as to a new node.
 Pure."""
 
 from collections.abc import Iterable, Mapping
@@ -8,14 +8,14 @@ from fairlead.cluster.kubernetes.api.objects import Amounts, NodeObject, PodObje
 from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_eligibility import selects, tolerates
 
-# The DaemonSet controller adds tolerations for a node's own conditions to every pod.
+# The DaemonSet controller adds tolerations for a node's conditions to every pod.
 CONDITIONS = "node.kubernetes.io/"
 Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonObject:
-    """A DaemonSet: what its pods ask for, and of which nodes."""
+    """A DaemonSet: what its pods request, and on which nodes."""
 
     key: str
     version: int
@@ -27,7 +27,7 @@ class DaemonObject:
 
 
 def read_daemon(content: Object) -> DaemonObject:
-    """A DaemonSet."""
+    """Read a DaemonSet of the API server."""
     metadata, pod = content["metadata"], content["spec"]["template"].get("spec") or {}
     return DaemonObject(
         key=f"{metadata['namespace']}/{metadata['name']}",
@@ -41,7 +41,7 @@ def read_daemon(content: Object) -> DaemonObject:
 
 
 def due(daemons: Iterable[DaemonObject], node: NodeObject, bound: Iterable[PodObject]) -> list[Amounts]:
-    """List what is still to come to a node, one entry for each pod; ``bound`` are the pods that are there."""
+    """List the requests of pods that a node will still get, one entry for each pod; ``bound`` are its present pods."""
     known = {daemon.uid: daemon for daemon in daemons}
     missing = known.keys() - {pod.daemon for pod in bound} if known else ()
     return [known[uid].requests for uid in missing if _wants(known[uid], node)]

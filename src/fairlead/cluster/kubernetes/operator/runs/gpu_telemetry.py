@@ -1,8 +1,8 @@
-"""Asks DCGM's exporters how busy GPUs are, and tells whose they are by our own record of who holds what.
+"""Reads the utilisation of GPUs from DCGM's exporters, and assigns it to runs by our own record of who holds what.
 
-An exporter names a pod for each device as kubelet told it once, which is missing for devices that are shared, and stale
-after a restart. Here a pod's devices are those that its own first process saw, or all of its node where it holds all of
-them; of others nothing is said. The exporters are found by their labels and asked where they listen, a few at a time.
+An exporter's pod names come from kubelet: they are missing for shared devices, and stale after a restart. Here a pod's
+devices are those that its first process saw, or all of its node if it holds all of them; other devices are not
+assigned. The exporters are found by their labels and read at their own ports, a few at a time.
 """
 
 import logging
@@ -29,7 +29,7 @@ from fairlead.state.snapshot import WHOLE_MILLI, Node, Pod, PodPhase, Snapshot, 
 log = logging.getLogger(__name__)
 
 EVERY_S = 30.0
-# Exporters come and go with nodes; where there are none this is all that asking costs.
+# Exporters come and go with nodes; a cluster without any only has the cost of this search.
 FIND_EVERY_S = 300.0
 ANSWER_S = 5.0
 GIVE_UP_S = 120.0
@@ -40,10 +40,10 @@ Start = tuple[str, int]  # uid of a run, attempt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldGpu:
-    """A device that a run holds, and what it does.
+    """A device that a run holds, and its utilisation.
 
     Attributes:
-        run: Uid of the run.
+        run: The uid of the run.
     """
 
     run: str
@@ -53,7 +53,7 @@ class HeldGpu:
 
 @dataclass(frozen=True, slots=True)
 class _Scrape:
-    """Devices by node, as exporters tell them; those of which nothing is known are missing."""
+    """Devices by node, as exporters report them; unknown ones are missing."""
 
     at: float
     nodes: Mapping[str, Mapping[str, GpuUsage]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class GpuTelemetry:
     """Utilisation of the GPUs that runs hold; ``act`` is for the loop's thread, ``note`` for any.
 
     Args:
-        ledger: Where idle time is kept for the bill; None keeps none.
+        ledger: Records idle time for the bill; None records nothing.
         fetch: Reads the text that an exporter serves at a URL.
     """
 
@@ -92,24 +92,24 @@ class GpuTelemetry:
         self.held: tuple[HeldGpu, ...] = ()
 
     def note(self, pod: PodObject, uuids: tuple[str, ...]) -> None:
-        """Note which devices the first process of a pod saw."""
+        """Record the devices that the first process of a pod saw."""
         if uuids:
             with self._lock:
                 self._seen_by[pod.run_uid, pod.attempt, pod.index] = uuids
 
     def idle_of(self, run: Workload) -> Idleness | None:
-        """Return how idle a run is as its spec counts it; None where it is not, or that is not known."""
+        """Return how idle a run is as its spec counts it; None if it is not, or that is unknown."""
         return self._idle.get((run.uid, run.status.attempt))
 
     def act(self, now: float, agent: Agent, seen: Snapshot) -> None:
-        """Take in what exporters said since, and ask them if it is time."""
+        """Take in the exporters' answers, and read them again if it is time."""
         with self._lock:
             scraped, self._scraped = self._scraped, None
             is_asking = self._is_asking
         if scraped is not None:
             self._take(scraped, seen)
         passed_s = now - self._asked_at
-        # A request that was dropped, as when another led for a moment, is never answered.
+        # A dropped request, such as when another operator led briefly, is never answered.
         if 0 <= passed_s < (max(self._every_s, GIVE_UP_S) if is_asking else self._every_s):
             return
         nodes = {pod.node for pod in _holders(seen)}
@@ -156,7 +156,7 @@ class GpuTelemetry:
             return None
 
     def _take(self, scraped: _Scrape, seen: Snapshot) -> None:
-        """Make of what was said measurements of the runs that hold the devices."""
+        """Turn the answers into measurements of the runs that hold the devices."""
         since, self._used_at = self._used_at, scraped.at
         nodes = {node.name: node for node in seen.nodes}
         runs = {run.uid: run for run in seen.workloads}
@@ -199,11 +199,11 @@ class GpuTelemetry:
             self._seen_by = {key: uuids for key, uuids in self._seen_by.items() if key in there}
 
     def _judge(self, runs: Mapping[str, Workload], now: float) -> None:
-        """Find those that are idle, and have the loop look at those of which that is news."""
+        """Find idle runs, and have the loop check those that have just become idle or busy."""
         before, self._idle = self._idle, {}
         for key, found in self._samples.items():
             run = runs[key[0]]
-            if not isinstance(run.spec, Replica):  # a server may well wait for requests
+            if not isinstance(run.spec, Replica):  # a server may be waiting for requests
                 idle = idleness.idleness(found, run.spec.idle, now)
                 if idle is not None:
                     self._idle[key] = idle
@@ -212,7 +212,7 @@ class GpuTelemetry:
                 self._view.look_again(uid)
 
     def _devices(self, pod: Pod, node: Node | None, told: Mapping[str, GpuUsage]) -> list[GpuUsage]:
-        """The devices of a pod, as far as it is certain which they are."""
+        """Return the devices of a pod, if they are known for certain."""
         with self._lock:
             own = self._seen_by.get((pod.workload_uid, pod.attempt, pod.index))
         if own is not None:
@@ -224,19 +224,19 @@ class GpuTelemetry:
 
 
 def with_idleness(run: Workload, idle: Idleness | None) -> Workload:
-    """Return a run with what was measured of it."""
+    """Return a run with its measured idleness."""
     return run if run.idle == idle else replace(run, idle=idle)
 
 
 def _holders(seen: Snapshot) -> Iterable[Pod]:
-    """The pods of runs that hold GPUs and work."""
+    """Return the pods of runs that hold GPUs and work."""
     for pod in seen.pods:
         if pod.grant.gpu_uuids and pod.phase is PodPhase.RUNNING and pod.terminating_since is None and pod.workload_uid:
             yield pod
 
 
 def _url(pod: Object, address: str) -> str:
-    """The address of an exporter, which says its port as a container's, or listens where exporters do."""
+    """Return the address of an exporter, at its container's port or the usual one."""
     ports = [
         int(port["containerPort"])
         for container in pod["spec"].get("containers") or ()

@@ -1,6 +1,6 @@
-"""Keeps, by watches, what is true on the cluster: nodes, DaemonSets, pods of everybody, our runs, and teams.
+"""Keeps the state of the cluster by watches: nodes, DaemonSets, everyone's pods, our runs, and teams.
 
-Beside the caches it holds how pods ended whose objects are gone, until that is in their run's status.
+It also holds how pods ended whose objects are gone, until that is in their run's status.
 """
 
 import logging
@@ -46,14 +46,14 @@ TRAININGS = f"/apis/{API_VERSION}/trainings"
 TEAMS = f"/apis/{API_VERSION}/teams"
 PODS, DAEMONS = "/api/v1/pods", "/apis/apps/v1/daemonsets"
 SYNC_S = 60.0
-# An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
+# An API server that has just started refuses everyone until it has read its roles, so only lasting refusals count.
 REFUSED_S = 15.0
 Member = tuple[str, int, int]  # run, attempt, index
 TeamObject = KindObject[Team]
 
 
 class Informers:
-    """The caches and what follows from them. Safe to use from several threads."""
+    """The caches and the state derived from them. Thread-safe."""
 
     def __init__(self, client: Client, *, idle_s: float = IDLE_S) -> None:
         self.client = client
@@ -94,7 +94,7 @@ class Informers:
 
     @property
     def caches(self) -> tuple[Cache[Any], ...]:
-        """All of them."""
+        """All caches."""
         return (
             *self.slice_caches,
             self.nodes,
@@ -107,30 +107,30 @@ class Informers:
 
     @property
     def slice_caches(self) -> tuple[Cache[Any], ...]:
-        """Those of the GPUs that drivers offer; none where pods cannot request these."""
+        """The caches of GPUs in ResourceSlices; none if pods cannot request these."""
         return self.nodes.sliced.caches if self._has_slices else ()
 
     def cache_of(self, kind: str) -> Cache[AnyObject]:
-        """The cache of a kind of workloads."""
+        """Return the cache of a kind of workload."""
         parents = self.parents.get(kind)
         return self.leaves[kind] if parents is None else parents
 
     def runs(self) -> list[TrainingObject]:
-        """The objects of workloads with pods, of all kinds."""
+        """Return the objects of workloads with pods, of all kinds."""
         return [each for cache in self.leaves.values() for each in cache.all()]
 
     def workload_objects(self) -> list[AnyObject]:
-        """The objects of workloads of all kinds."""
+        """Return the objects of workloads of all kinds."""
         return [*self.runs(), *(each for cache in self.parents.values() for each in cache.all())]
 
     def start(self) -> None:
-        """Begin to watch, and return when everything is there once.
+        """Start the watches, and return when everything is listed once.
 
         Raises:
-            ClusterError: The cluster cannot be reached, or does not know our kinds.
+            ClusterError: The cluster cannot be reached, or lacks Fairlead's kinds.
         """
         self._await_version()
-        # A run is looked at only with its pods, so they are there before it is.
+        # A run is considered only with its pods, so they are listed before it.
         for cache in self.caches:
             cache.start()
         begun = time.monotonic()
@@ -150,10 +150,10 @@ class Informers:
             time.sleep(0.02)
 
     def look_for_slices(self) -> None:
-        """Find out whether drivers' GPUs are to be followed.
+        """Determine whether GPUs in ResourceSlices are to be watched.
 
         Raises:
-            ClusterError: The API server does not tell.
+            ClusterError: The API server does not answer.
         """
         self._has_slices = are_offered(self.client)
 
@@ -181,18 +181,18 @@ class Informers:
             return self._epoch
 
     def wait(self, seen: int, timeout_s: float) -> None:
-        """Return when something changed since the epoch ``seen``, or after the timeout."""
+        """Wait until something has changed since the epoch ``seen``, or the timeout has passed."""
         with self._changed:
             self._changed.wait_for(lambda: self._epoch != seen, timeout_s)
 
     def wake(self) -> None:
-        """Let those who wait look again."""
+        """Wake all threads that wait for changes."""
         with self._changed:
             self._epoch += 1
             self._changed.notify_all()
 
     def marks(self) -> Marks:
-        """For a reader of its own: what changes from now on, beginning with everything that is there."""
+        """Return marks for a new reader: the changes from now on, beginning with everything that exists."""
         marks = Marks()
         with self._lock:
             self._readers.append(marks)
@@ -200,44 +200,44 @@ class Informers:
         return marks
 
     def follow_teams(self, changed: Callable[[TeamObject], None]) -> None:
-        """From ``start`` on, tell of each change of a team; ``teams`` has it no more when it was deleted."""
+        """Report each change of a team after ``start``; a deleted team is no longer in ``teams``."""
         self._team_followers.append(changed)
 
     def find(self, uid: str) -> TrainingObject | None:
-        """The run of a uid."""
+        """Return the run of a uid."""
         with self._lock:
             kind, key = self._key_of.get(uid, ("", ""))
         return self.leaves[kind].get(key) if kind else None
 
     def find_parent(self, uid: str) -> AnyObject | None:
-        """The workload with children of a uid."""
+        """Return the workload with children of a uid."""
         with self._lock:
             kind, key = self._parent_keys.get(uid, ("", ""))
         return self.parents[kind].get(key) if kind else None
 
     def find_any(self, uid: str) -> AnyObject | None:
-        """The workload of a uid, with pods or with children."""
+        """Return the workload of a uid, with pods or with children."""
         return self.find(uid) or self.find_parent(uid)
 
     def children_of(self, uid: str) -> list[AnyObject]:
-        """The objects of a parent's children, in no order."""
+        """Return the objects of a parent's children, in no order."""
         with self._lock:
             uids = tuple(self._children.get(uid, ()))
         return [each for each in map(self.find_any, uids) if each is not None]
 
     def pods_of(self, uid: str) -> Mapping[str, PodObject]:
-        """The pods of a run by their keys."""
+        """Return the pods of a run by their keys."""
         with self._lock:
             pods, word = dict(self._index.of_run(uid)), self._last_heard.get(uid)
         return pods if word is None else {key: word.applied(pod) for key, pod in pods.items()}
 
     def pods_on(self, node: str) -> tuple[PodObject, ...]:
-        """The pods that count on a node: bound there and not over, whoever's."""
+        """Return the pods that count on a node: bound there and not over, of any owner."""
         with self._lock:
             return tuple(self._index.on_node(node).values())
 
     def claimed_on(self, node: str) -> tuple[Amounts, ...]:
-        """Return what ResourceClaims hold of the GPUs in a node's slices, beyond what the pods that count request."""
+        """Return what ResourceClaims hold of the GPUs in a node's slices, beyond the requests of its pods."""
         found: dict[Device, None] = {}
         for claim, devices in self.nodes.sliced.claims_on(node):
             pod = self.pods.get(claim.pod) if claim.pod else None
@@ -247,11 +247,11 @@ class Informers:
         return (Amounts(devices=((DRA, len(found)),)),) if found else ()
 
     def nodes_of(self, pods: Iterable[PodObject]) -> Mapping[str, NodeObject | None]:
-        """The nodes on which pods are, each looked up once; None for one that is not there any more."""
+        """Return the nodes of pods, each looked up once; None for a node that is gone."""
         return {name: self.nodes.get(name) for name in {pod.node for pod in pods} - {""}}
 
     def begin(self, member: Member) -> bool:
-        """Note that a pod is about to be created; False when somebody is at it."""
+        """Record that a pod is about to be created; return False if it is being created already."""
         with self._lock:
             if member in self._in_flight:
                 return False
@@ -259,16 +259,16 @@ class Informers:
             return True
 
     def finish(self, member: Member) -> None:
-        """The creation is over, one way or the other."""
+        """Record that a creation has ended, successfully or not."""
         with self._lock:
             self._in_flight.discard(member)
         self._mark(runs=(member[0],))
 
     def bury(self, pod: Pod, *, is_guess: bool = False) -> None:
-        """Keep how a pod ended whose object is gone, or which never came to be.
+        """Record how a pod ended whose object is gone, or which was never created.
 
         Args:
-            is_guess: Nobody has seen the end, and whoever has outweighs it.
+            is_guess: The end was not observed, and an observation overrides it.
         """
         with self._lock:
             over = self._over.setdefault(pod.workload_uid, {})
@@ -278,7 +278,7 @@ class Informers:
         self._mark(runs=(pod.workload_uid,))
 
     def members(self, found: TrainingObject) -> tuple[Pod, ...]:
-        """Every member of the run's latest gang, whether its pod is there yet, still, or not any more."""
+        """Return every member of the run's latest gang, whether its pod exists, will exist or is gone."""
         gang, run = found.state.gang, found.workload
         if gang is None or run is None:
             return ()
@@ -302,7 +302,7 @@ class Informers:
                 continue
             node = nodes.get(pod.node) if pod is not None else None
             coming = gang.created or index in in_flight
-            # What it was seen from: of a thousand members few are seen anew at a look.
+            # The objects that each member was read from: of a thousand members few change between two looks.
             basis = gang.attempt, pod, node, told_at, active_at, heard_at, coming
             known = kept.get(index)
             if known is None or known[0] != basis:
@@ -319,7 +319,7 @@ class Informers:
         return tuple(seen)
 
     def _engine_members(self, found: TrainingObject, gang: Gang, engine: Engine, ranks: int) -> tuple[Pod, ...]:
-        """The members of a gang whose pods an engine makes."""
+        """Return the members of a gang whose pods an engine creates."""
         uid, attempt, driver = found.uid, gang.attempt, driver_of(engine)
         objects = {pod.index: pod for pod in self.pods_of(uid).values() if pod.attempt == attempt}
         notices = {notice.pod_uid: notice.since for notice in found.state.notices}
@@ -351,31 +351,31 @@ class Informers:
         return explained(tuple(members), objects, driver, there)
 
     def look_again_at_node(self, name: str) -> None:
-        """Something else is known of a node now."""
+        """Mark a node as changed."""
         self._mark(nodes=(name,))
 
     def look_again(self, uid: str) -> None:
-        """Something else is known of a run now."""
+        """Mark a run as changed."""
         self._mark(runs=(uid,))
 
     def note_active(self, uid: str, at: float | None) -> None:
-        """A run was seen to do something at ``at``."""
+        """Record that a run showed activity at ``at``."""
         if at is not None and at > self._active.get(uid, 0.0):
             self._active[uid] = at
             self._mark(runs=(uid,))
 
     def note_heard(self, uid: str, at: float) -> None:
-        """A run answered at ``at``."""
+        """Record that a run answered at ``at``."""
         self._heard[uid] = at
         self._mark(runs=(uid,))
 
     def last_words(self, uid: str) -> Progress | None:
-        """Tell how far a run came, as the pods of its latest start tell that have ended; None while they tell
-        nothing."""
+        """Return the progress of a run as the ended pods of its latest attempt report it; None while they report
+        none."""
         return self._last_words[uid][1] if uid in self._last_words else None
 
     def note_last_word(self, uid: str, word: LastWord | None) -> None:
-        """Note what a kubelet said last of a pod of a run that has not started; None for nothing."""
+        """Record the last message of kubelet on a pod of a run that has not started; None for none."""
         if self._last_heard.get(uid) == word:
             return
         if word is None:
@@ -385,18 +385,18 @@ class Informers:
         self._mark(runs=(uid,))
 
     def over(self, uid: str) -> dict[str, Pod]:
-        """Tell how pods of a run ended whose objects are gone."""
+        """Return how the pods of a run ended whose objects are gone."""
         with self._lock:
             return dict(self._over.get(uid, {}))
 
     def _mark(self, *, runs: Iterable[str] = (), nodes: Iterable[str] = ()) -> None:
-        """Let those who wait look again, at these."""
+        """Wake waiting threads and mark these as changed."""
         for reader in self._readers:
             reader.add(runs=runs, nodes=nodes)
         self.wake()
 
     def _node_changed(self, before: NodeObject | None, after: NodeObject | None) -> None:
-        # A kubelet's heartbeat changes nothing that matters here.
+        # kubelet's heartbeats change nothing that matters here.
         if before is not None and after is not None and _essence(before) == _essence(after):
             return
         last = after or before
@@ -408,7 +408,7 @@ class Informers:
         self._mark(nodes=nodes)
 
     def _daemon_changed(self, before: DaemonObject | None, after: DaemonObject | None) -> None:
-        # Its status counts its pods, which are watched anyway.
+        # A DaemonSet's status counts its pods, which are watched anyway.
         if before is None or after is None or replace(before, version=0) != replace(after, version=0):
             self._mark(nodes=[node.key for node in self.nodes.all()])
 
@@ -432,7 +432,7 @@ class Informers:
             self._mark(runs=runs - {""}, nodes=nodes - {""})
 
     def _hear_out(self, pod: PodObject) -> None:
-        """Take in the last words of a pod; those that came furthest count, and of these the first's."""
+        """Record the last report of a pod; the furthest progress counts, and of equal reports the first."""
         progress = read_last_words(pod.ended or {})
         if progress is None or not pod.run_uid:
             return
@@ -442,7 +442,7 @@ class Informers:
             self._last_words[pod.run_uid] = rank, progress
 
     def _remember(self, pod: PodObject) -> None:
-        """Keep how a pod of a current gang ended, now that its object is gone."""
+        """Record how a pod of a current gang ended, now that its object is gone."""
         found = self.find(pod.run_uid)
         gang = found.state.gang if found is not None else None
         if found is None or found.workload is None or gang is None or gang.attempt != pod.attempt:
@@ -477,7 +477,7 @@ class Informers:
         self._mark(runs={each.uid for each in (before, after) if each is not None})
 
     def _note_child(self, before: AnyObject | None, after: AnyObject | None) -> None:
-        """Follow whose child an object is."""
+        """Record the parent of an object."""
         for each, is_there in ((before, False), (after, True)):
             parent = None if each is None or each.workload is None else each.workload.parent
             if each is None or parent is None:
@@ -509,7 +509,7 @@ class Informers:
                 self._key_of[after.uid] = (after.kind, after.key)
                 over, gang = self._over.get(after.uid), after.state.gang
                 if over and gang is not None:
-                    # What the status holds, and what belongs to an earlier start, need not be kept here.
+                    # What the status holds, and pods of earlier attempts, need not be kept here.
                     kept = {pod.uid for pod in after.state.ended}
                     self._over[after.uid] = {
                         uid: pod for uid, pod in over.items() if uid not in kept and pod.attempt >= gang.attempt
@@ -523,7 +523,7 @@ def trainings_path(namespace: str, name: str | None = None) -> str:
 
 
 def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None, coming: bool) -> Pod:
-    """A member that has no pod yet, and gets none when it was told to stop before its creation began."""
+    """Return a member that has no pod yet, and gets none if it was told to stop before its creation began."""
     cancelled = told_at is not None and not coming
     return Pod(
         uid=f"{run_uid}-{member.attempt}-{member.index}",
@@ -540,7 +540,7 @@ def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None
 
 
 def _is_same(one: PodObject, other: PodObject) -> bool:
-    """Return whether two versions of a pod tell the same, as after a word of its kubelet that is not looked at here."""
+    """Return whether two versions of a pod are equal in all that is read here."""
     return one == replace(other, version=one.version)
 
 

@@ -1,7 +1,7 @@
-"""The last lines of pods whose own logs go with their objects and nodes: one ConfigMap for each run, of bounded size.
+"""Keeps the last lines of pods' logs, which go with their objects and nodes: one ConfigMap per run, of bounded size.
 
-The operator reads a pod's log when the pod ends or is told to leave, and then to its end. Kept are the last lines of
-the newest starts, and where something was cut, how much there was in all. The ConfigMap goes with the run.
+The operator reads a pod's log to its end when the pod ends or is told to stop. It keeps the last lines of the newest
+attempts, and for cut logs the total amount. The garbage collector removes the ConfigMap with the run.
 """
 
 import json
@@ -29,12 +29,12 @@ from fairlead.text.quantities import describe_memory
 log = logging.getLogger(__name__)
 
 MOST_STARTS = 3
-MOST_BYTES = 256 * 1024  # of one start, so that three of them fit into the 1 MiB of a ConfigMap
+MOST_BYTES = 256 * 1024  # of one attempt, so that three of them fit into the 1 MiB of a ConfigMap
 MOST_POD_BYTES = 64 * 1024
 MOST_PODS = 256
 MOST_LINES = 2_000
 RECENT_S = 60.0
-"""An operator that has just started does not read again what ended longer ago."""
+"""Logs of pods that ended more seconds ago are not read by an operator that has just started."""
 SILENT_S = 60.0
 NUM_THREADS = 32
 
@@ -42,7 +42,7 @@ Place = tuple[int, int]  # attempt, index
 
 
 class LogArchive:
-    """Reads and keeps, in threads of its own; of a pod whose log cannot be read nothing is kept."""
+    """Reads and keeps logs in its own threads; nothing is kept of a pod whose log cannot be read."""
 
     def __init__(self, cluster: KubernetesCluster) -> None:
         self._cluster = cluster
@@ -54,7 +54,7 @@ class LogArchive:
         cluster.view.pods.listen(self._note)
 
     def keep(self, now: float) -> None:
-        """Begin to read what is to be kept, and write what was read."""
+        """Start to read logs that are to be kept, and write those that were read."""
         with self._lock:
             wanted, self._wanted = self._wanted, {}
             read, self._read = self._read, defaultdict(dict)
@@ -67,16 +67,16 @@ class LogArchive:
         for uid, texts in read.items():
             found = self._cluster.view.find(uid)
             if found is not None and not self._threads.submit(uid, f"keep {uid}", partial(self._write, found, texts)):
-                # The one before is still being written, or could not be just now.
+                # The previous write is still running, or has just failed.
                 with self._lock:
                     self._read[uid] = {**texts, **self._read[uid]}
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading logs."""
         self._threads.stop(wait_s=0.0)
 
     def _note(self, before: PodObject | None, after: PodObject | None) -> None:
-        """Each pod once, when it is told to leave or has ended."""
+        """Note each pod once, when it is told to stop or has ended."""
         if after is None:
             if before is not None:
                 with self._lock:
@@ -94,7 +94,7 @@ class LogArchive:
         try:
             text = last_lines(self._cluster.client, pod.key, most_bytes, container=pod.container)
         except ClusterError as error:
-            # Its node is gone or never had a kubelet; the run's end is told by its status all the same.
+            # Its node is gone or never had a kubelet; the run's status shows its end all the same.
             log.info("the last lines of %s are not kept: %s", pod.key, error)
             return
         with self._lock:
@@ -109,7 +109,7 @@ class LogArchive:
 
 
 def last_lines(client: Client, key: str, most_bytes: int, *, container: str = RANKS) -> str:
-    """The end of a pod's log, up to the end of its ranks; where something was cut, its last line counts what there was.
+    """Return the end of a pod's log, up to the end of its ranks; if lines were cut, the last one counts them all.
 
     Raises:
         ClusterError: Nothing can be read.
@@ -135,12 +135,12 @@ def last_lines(client: Client, key: str, most_bytes: int, *, container: str = RA
     except ApiError:
         raise
     except ClusterError:
-        # The node went meanwhile; what came so far is what there is.
+        # The node has gone in the meantime; the lines so far are all there are.
         if not lines:
             raise
     is_cut = num_cut > 0 or len(lines) >= MOST_LINES
     if is_cut and (is_counted or num_cut + len(lines) < MOST_LINES):
-        # How much it was in all, by which a reader knows what is missing.
+        # The total amount, by which a reader knows how much is missing.
         when = lines[-1].partition(" ")[0] if lines else moment(time.time())
         counts = {str(rank) if rank >= 0 else "-": counted for rank, counted in gaps.seen.items()}
         lines.append(f"{when} -# {json.dumps(counts, separators=(',', ':'))}")
@@ -152,17 +152,17 @@ def last_lines(client: Client, key: str, most_bytes: int, *, container: str = RA
 
 
 def kept_why(text: str) -> str:
-    """Tell why lines are missing before those that were kept of a pod."""
+    """Return why lines are missing before those that were kept of a pod."""
     return f"the pod is gone, and of its output the last {describe_memory(len(text.encode()))} were kept"
 
 
 def share(num_pods: int) -> int:
-    """Bytes that each pod of a gang may keep."""
+    """Return the bytes that each pod of a gang may keep."""
     return min(MOST_POD_BYTES, MOST_BYTES // min(num_pods, MOST_PODS))
 
 
 def kept_lines(client: Client, namespace: str, uid: str) -> dict[Place, str]:
-    """Read what is kept of a run's pods, by attempt and index; nothing where we may not look."""
+    """Read the kept logs of a run's pods, by attempt and index; none if the user may not read them."""
     try:
         content = client.get(f"/api/v1/namespaces/{namespace}/configmaps/{map_name(uid)}")
     except ApiError as error:
@@ -178,12 +178,12 @@ def kept_lines(client: Client, namespace: str, uid: str) -> dict[Place, str]:
 
 
 def map_name(uid: str) -> str:
-    """The ConfigMap of a run."""
+    """Return the name of the ConfigMap of a run."""
     return f"fairlead-log-{uid}"
 
 
 def write(client: Client, found: TrainingObject, texts: Mapping[Place, str]) -> None:
-    """Keep the lines beside those of the two starts before; what is kept of older ones goes."""
+    """Write the lines beside those of the two previous attempts; older ones are removed."""
     if found.workload is None:
         return
     place = f"/api/v1/namespaces/{found.namespace}/configmaps"

@@ -1,4 +1,4 @@
-"""Lines of a container's log, as kubelet gives them with their times, into lines of ranks. Pure."""
+"""Parses the lines of a container's log, which kubelet returns with times, into lines of ranks. Pure."""
 
 import re
 from datetime import datetime
@@ -12,10 +12,10 @@ _STREAMS = {"|": "o", "!": "e", "#": COUNTS}
 
 
 def parse(raw: str, attempt: int) -> tuple[int, LogLine] | None:
-    """Nanoseconds and the line that kubelet gave; None when it has no time before it.
+    """Return the nanoseconds and the line that kubelet returned; None if it has no time.
 
-    What the shim did not write, such as an interpreter that cannot start, is the pod's own: rank -1. What the shim
-    says of how much it has written has the stream ``c``.
+    Output that the shim did not write, such as of an interpreter that cannot start, is the pod's own: rank -1. The
+    shim's own report of how much it has written has the stream ``c``.
     """
     match = _LINE.fullmatch(raw)
     if match is None:

@@ -1,4 +1,4 @@
-"""Keeps nodes with the GPUs that ResourceSlices offer there, and which of these are claimed."""
+"""Keeps nodes with the GPUs that ResourceSlices offer there, and the claims to them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,7 +24,7 @@ NODES = "/api/v1/nodes"
 class SlicedNodes:
     """The slices of each node and the claims to their devices.
 
-    The objects of a place are replaced and never changed, since others read meanwhile.
+    The objects of a place are replaced and never changed, since other threads read them.
 
     Args:
         changed: Called with the names of nodes whose offer or whose claims changed.
@@ -42,7 +42,7 @@ class SlicedNodes:
 
     @property
     def has_any(self) -> bool:
-        """There are slices of some node."""
+        """Return whether any node has slices."""
         return bool(self._slices)
 
     def slices_of(self, node: str) -> tuple[SliceObject, ...]:
@@ -50,7 +50,7 @@ class SlicedNodes:
         return tuple(self._slices.get(node, {}).values())
 
     def claims_on(self, node: str) -> list[tuple[ClaimObject, list[Device]]]:
-        """Return the claims to whole GPUs of a node, each with those."""
+        """Return the claims to whole GPUs of a node, each with its GPUs."""
         slices = self.slices_of(node)
         if not slices:
             return []
@@ -74,7 +74,7 @@ class SlicedNodes:
 
     @staticmethod
     def _note(kept: dict[str, dict[str, Any]], before: Any, after: Any, places: Callable[[Any], set[str]]) -> None:
-        """Keep an object at its places, and no more at those that it had before."""
+        """Move an object from its previous places to its new ones."""
         there, gone = places(after) if after is not None else set(), places(before) if before is not None else set()
         for place in there | gone:
             own = {key: each for key, each in kept.get(place, {}).items() if before is None or key != before.key}
@@ -89,7 +89,7 @@ class SlicedNodes:
 class NodeCache(Cache[NodeObject]):
     """Nodes, each with the GPUs that slices offer there.
 
-    A node is the same object for as long as it and its slices are.
+    A node stays the same object while it and its slices are unchanged.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Works out what each node can hold for us: its devices, and beside our gangs all that others hold there. Pure."""
+"""Determines the capacity of each node for runs: its devices, less what others hold there. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,8 +10,8 @@ from fairlead.policy.placement.node_eligibility import price_label
 from fairlead.state.snapshot import Grant, Leaving, Node, Pod, PodPhase
 
 OTHERS = "others-"
-# Taints of nodes that are about to go, and how long pods then have, in seconds, where that is known. Karpenter and the
-# Cluster Autoscaler wait for pods as long as they are told to.
+# Taints of nodes that are about to be removed, and the time that pods then have, in seconds, if known. Karpenter and
+# the Cluster Autoscaler wait for pods as long as they are told to.
 GOING: Mapping[str, float | None] = {
     "karpenter.sh/disrupted": None,
     "karpenter.sh/disruption": None,
@@ -24,10 +24,10 @@ GOING: Mapping[str, float | None] = {
 
 
 def node_of(node: NodeObject, num_pods: int) -> Node:
-    """A node as placement sees it, less what the reporter of one run takes beside its grant.
+    """Return a node as placement sees it, less what one run's reporter takes beyond its grant.
 
     Args:
-        num_pods: Pods that are bound there, whoever's.
+        num_pods: The number of pods bound there, of any owner.
     """
     return Node(
         name=node.key,
@@ -44,10 +44,10 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
 
 
 def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], coming: Iterable[Amounts] = ()) -> Pod:
-    """Count what is bound on a node beyond the grants of our own live pods there, as one pod of no workload.
+    """Return what is bound on a node beyond the grants of our own live pods, as one pod of no workload.
 
-    ``coming`` are requests of pods that will be bound to a node whatever we do, and devices that are claimed there.
-
+    ``coming`` are requests of pods that will be bound to the node in any case, and devices that are claimed there. What
+    our own pods take beyond their grants counts too, except the one reporter that ``node_of`` allows for.
     What our own pods take beside their grants counts too, beyond the one reporter that ``node_of`` allows for.
     """
     ours = tuple(ours)
@@ -76,7 +76,7 @@ def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], comi
 
 
 def _foreign(node: NodeObject, requests: list[Amounts], ours: Iterable[Pod], counted: list[Pod]) -> tuple[str, ...]:
-    """Devices that others hold: as many of each resource as are bound beyond our grants, from the last one down."""
+    """Return the devices that others hold: of each resource as many as are bound beyond our grants, the last first."""
     taken = {uuid for pod in ours for uuid in pod.grant.gpu_uuids}
     granted = Counter(uuid.partition("#")[0] for pod in counted for uuid in pod.grant.gpu_uuids)
     used: Counter[str] = Counter()
@@ -97,7 +97,7 @@ def _leaving(node: NodeObject) -> Leaving | None:
 
 
 def closed(node: NodeObject, num_pods: int) -> str | None:
-    """Tell why a node takes no new pods although it is ready; None when it does."""
+    """Return why a ready node takes no new pods; None if it does."""
     if node.cordoned and node.partitioning:
         return "cordoned while its GPUs get another layout"
     if node.cordoned:

@@ -1,4 +1,4 @@
-"""Pods by their run and by their node, and what has changed since somebody last looked."""
+"""Indexes pods by their run and by their node, and records changes for each reader."""
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ _NONE: Mapping[str, PodObject] = MappingProxyType({})
 
 
 class PodIndex:
-    """Pods by the two ways in which they are asked for. Whoever uses it from several threads locks."""
+    """Pods by run and by node. Not thread-safe: callers lock."""
 
     def __init__(self) -> None:
         self._pods: dict[str, PodObject] = {}
@@ -18,11 +18,11 @@ class PodIndex:
         self._on_node: dict[str, dict[str, PodObject]] = {}
 
     def get(self, key: str) -> PodObject | None:
-        """The pod of a key, as it was taken in last."""
+        """Return the pod of a key, as it was last taken in."""
         return self._pods.get(key)
 
     def follow(self, key: str, pod: PodObject | None) -> None:
-        """Take in how the pod of a key is now, None for gone."""
+        """Take in the current pod of a key, None for gone."""
         before = self._pods.pop(key, None)
         if before is not None:
             for places, place in self._places(before):
@@ -36,11 +36,11 @@ class PodIndex:
                 places.setdefault(place, {})[key] = pod
 
     def of_run(self, uid: str) -> Mapping[str, PodObject]:
-        """The pods of a run, by their keys."""
+        """Return the pods of a run, by their keys."""
         return self._of_run.get(uid, _NONE)
 
     def on_node(self, name: str) -> Mapping[str, PodObject]:
-        """The pods that count on a node, by their keys: bound there, not over, and no placeholder, which gives way."""
+        """Return the pods that count on a node, by their keys: bound there, not over, and no placeholders."""
         return self._on_node.get(name, _NONE)
 
     def _places(self, pod: PodObject) -> Iterator[tuple[dict[str, dict[str, PodObject]], str]]:
@@ -51,7 +51,7 @@ class PodIndex:
 
 
 class Marks:
-    """Runs and nodes that have changed since one reader last took them. Safe to use from several threads."""
+    """Runs and nodes that have changed since one reader last took them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,13 +59,13 @@ class Marks:
         self._nodes: set[str] = set()
 
     def add(self, *, runs: Iterable[str] = (), nodes: Iterable[str] = ()) -> None:
-        """Mark, after the change can be seen."""
+        """Mark runs and nodes as changed; call once the change is visible."""
         with self._lock:
             self._runs.update(runs)
             self._nodes.update(nodes)
 
     def take(self) -> tuple[set[str], set[str]]:
-        """Uids of runs and names of nodes, which are marked no more; look at them after this."""
+        """Return and clear the marked uids of runs and names of nodes; read their state after this."""
         with self._lock:
             taken = self._runs, self._nodes
             self._runs, self._nodes = set(), set()

@@ -1,11 +1,11 @@
-"""Asks runs what they say of themselves: the last line of the log of each run's reporter, now and then.
+"""Polls runs for their reports: the last line of the log of each run's reporter.
 
-Pods have no way to the API server; kubelet's log endpoint is the way that is always there. Each question is a request,
-so a run is asked the less often the longer it has said nothing new, and one that cannot be asked, because its node is
-slow or has no kubelet, half as often each time.
+Pods cannot reach the API server; kubelet's log endpoint is always available. Each poll is a request, so a run is
+polled less often the longer it has reported nothing new, and one that cannot be polled, because its node is slow or
+has no kubelet, half as often each time.
 
-Whoever takes over knows nothing of a run until it has answered, and that is no sign of a stall: the silence of a run
-counts up to its last answer.
+A new leader knows nothing of a run until it has answered, which is no sign of a stall: the silence of a run counts up
+to its last answer.
 """
 
 import zlib
@@ -23,27 +23,27 @@ from fairlead.cluster.kubernetes.operator.pods.pod_reports import Report, read_r
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 
 EVERY_S, MOST_S = 5.0, 900.0
-# A driver that asks for runs, whose steps wait until it was heard.
+# A driver that submits runs, whose steps wait until its report is read.
 FOLLOWED_EVERY_S = 1.0
-# One that watches data: a change is as good as any other sign, however long there was none.
+# A run that watches data: a change is as good as any other sign of life, however long there was none.
 WATCH_MOST_S = 30.0
-# News is taken in late by this part of the time that there was none, and by this part of what counts as a stall.
+# News may be late by this share of the time since the last news, and by this share of the stall timeout.
 LATE = 0.25
-# Of all runs together, so that a thousand that report all the time are asked every 200 s.
+# For all runs together, so that a thousand that report all the time are polled every 200 s.
 PER_SECOND = 5.0
 MOST_BYTES = 65_536
 
 
 @dataclass(slots=True)
 class _Turn:
-    """A run that is asked, first a while after its start.
+    """A run that is polled, first a while after its start.
 
     Attributes:
-        most_s: How long it may be left alone.
-        least_s: How long it is left alone at least.
-        asked_at: When it was asked last; None before it has its place in the row.
-        can_stall: Silence is held against it.
-        num_failed: How often it could not be asked since it last could.
+        most_s: The most seconds between two polls.
+        least_s: The fewest seconds between two polls.
+        asked_at: When it was last polled; None before it has its place in the order.
+        can_stall: Silence may count as a stall.
+        num_failed: The number of failed polls since the last success.
     """
 
     pod: PodObject
@@ -56,17 +56,17 @@ class _Turn:
     said: Report | None = None
 
     def every_s(self, now: float, num_runs: int = 1) -> float:
-        """Seconds from one question to the next where so many runs are asked."""
+        """Return the seconds between two polls when so many runs are polled."""
         silent_s = max(self.least_s, min(LATE * (now - self.news_at), self.most_s))
         failing_s = min(self.least_s * 2.0 ** min(self.num_failed, 10), MOST_S)
         return max(silent_s, failing_s, min(num_runs / PER_SECOND, self.most_s))
 
 
 class Listener:
-    """Asks the running runs in turn.
+    """Polls the running runs in turn.
 
     Args:
-        devices: Is told which GPUs the container of a pod was given.
+        devices: Called with the GPUs that the container of a pod was given.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class Listener:
 
     @property
     def is_following(self) -> bool:
-        """Return whether anybody is asked more often than the loop looks by itself."""
+        """Return whether any run is polled more often than the loop itself runs."""
         return any(turn.least_s < EVERY_S for turn in self._turns.values())
 
     def listen(self, now: float, agent: Agent) -> None:
-        """Ask those whose turn has come."""
+        """Poll the runs that are due."""
         for uid in self._marks.take()[0]:
             self._meet(uid, now)
         for uid, turn in self._turns.items():
             every_s = turn.every_s(now, len(self._turns))
             if turn.asked_at is None:
-                # Who meets a thousand at once does not ask them all at once, then or ever after.
+                # The polls of a thousand runs that appear at once are spread out, now and later.
                 turn.asked_at = now - _share(uid) * every_s
             if now - turn.asked_at >= every_s:
                 turn.asked_at = now
@@ -98,7 +98,7 @@ class Listener:
                 agent.submit(uid, f"ask {turn.pod.key}", partial(self._ask, uid, turn, now))
 
     def _meet(self, uid: str, now: float) -> None:
-        """Begin to ask a run, or cease to."""
+        """Start or stop polling a run."""
         pod, known = self._reporter(uid), self._turns.get(uid)
         if pod is None:
             self._turns.pop(uid, None)
@@ -106,7 +106,7 @@ class Listener:
             found = self._cluster.view.find(uid)
             stall_s = found.workload.spec.stall_timeout_s if found is not None and found.workload is not None else None
             most_s = MOST_S if stall_s is None else min(MOST_S, LATE * stall_s)
-            # Who has been silent for an hour is left alone as long as by whoever led before.
+            # A run that has been silent for an hour is polled as rarely as by the previous leader.
             news_at = max(_last_news(found), pod.started_at or now)
             if found is not None and found.workload is not None and is_followed(found.workload):
                 turn = _Turn(pod=pod, most_s=FOLLOWED_EVERY_S, news_at=news_at, least_s=FOLLOWED_EVERY_S)
@@ -117,7 +117,7 @@ class Listener:
             self._turns[uid] = turn
 
     def _reporter(self, uid: str) -> PodObject | None:
-        """The pod that speaks for a run; None while none runs."""
+        """Return the pod that reports for a run; None while none runs."""
         found = self._cluster.view.find(uid)
         if found is None or found.workload is None or found.state.gang is None or found.state.status.phase.is_final:
             return None
@@ -148,7 +148,7 @@ class Listener:
 
 
 def _share(uid: str) -> float:
-    """A part of a wait that is the run's own, from 0 to 1."""
+    """Return a share of a wait that is fixed for each run, from 0 to 1."""
     return zlib.crc32(uid.encode()) / 2**32
 
 

@@ -1,9 +1,9 @@
-"""Reads and writes the state that a workload's object keeps in ``status.state``, and the workload it stands for. Pure.
+"""Reads and writes the state in a workload object's ``status.state``, and the workload that it describes. Pure.
 
-Most of it is about runs with pods; of the state a parent uses its status, intent, wish and events.
+Most of it is about runs with pods; a parent uses the status, intent, wish and events.
 
-The object is the truth of its run. A change is one write of its status, guarded by the resourceVersion that was decided
-on; what follows from it (pods to create and to delete) is in that write, so whoever comes next can finish it.
+The object holds the truth of its run. A change is one write of its status, guarded by the resourceVersion that it was
+decided on; what follows from it (pods to create and to delete) is in that write, so any operator can complete it.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,18 +44,18 @@ INTENT = f"{names.DOMAIN}/intent"
 WISHES = (Intent.RUN, Intent.SUSPEND, Intent.STOP)
 SUBMITTED = f"{names.DOMAIN}/submitted"
 FINALIZER = f"{names.DOMAIN}/run"
-# Of one run. The API server itself forgets its own events after an hour.
+# For one run. The API server deletes its own Events after an hour.
 MOST_EVENTS = 40
 DETAIL_LINES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A start of a run as it was decided, one entry of ``nodes`` and ``gpus`` for each member.
+    """An attempt of a run as it was decided, with one entry of ``nodes`` and ``gpus`` for each member.
 
     Attributes:
         gpus: The granted devices of each member, joined by commas.
-        created: All of its pods were created once; one that is not there any more has been deleted.
+        created: All of its pods were created once; a missing one has been deleted.
     """
 
     attempt: int
@@ -68,7 +68,7 @@ class Gang:
     created: bool = False
 
     def member(self, index: int) -> CreatePod:
-        """The decision for one member."""
+        """Return the decision for one member."""
         grant = Grant(
             cpu_milli=self.cpu_milli,
             memory_bytes=self.memory_bytes,
@@ -99,17 +99,17 @@ class KeptEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """All that a later pass needs.
+    """Everything that a later pass needs.
 
     Attributes:
-        heard: The wish in the annotation that ``intent`` has overruled; a different one is a new wish.
-        gang: The latest start; None before the first.
-        notices: Of pods that may still live.
-        ended: Pods whose objects are gone, or never came to be, as they were last seen.
-        quiet: The version that a write left as it was, because it only told what was seen; 0 after a change.
-        quiet_wish, quiet_leaving: The wish and the leaving at that write, which would else raise the version.
-        spec: What the spec said at ``generation``, which somebody may have edited since; 0 where nothing was kept.
-        written: Rises with every write, so that each changes something; with ``writer`` it names the write.
+        heard: The value of the annotation that ``intent`` has overridden; a different value is a new wish.
+        gang: The latest attempt; None before the first.
+        notices: Stop notices of pods that may still live.
+        ended: Pods whose objects are gone or were never created, as they were last seen.
+        quiet: The version that a write kept, because it only recorded observations; 0 after a change.
+        quiet_wish, quiet_leaving: The wish and the deletion at that write, which would otherwise raise the version.
+        spec: The spec at ``generation``, which may have been edited since; 0 if none was kept.
+        written: Rises with every write, so that each changes something; with ``writer`` it identifies the write.
     """
 
     status: Status
@@ -135,13 +135,13 @@ class WorkloadObject(Generic[Spec]):
 
     Attributes:
         version: ``metadata.resourceVersion``, which guards writes; the run's own moves with changes only.
-        workload: None when its spec breaks a rule that the API server did not know of.
-        workdir: What its annotation says of the working directory that was uploaded; empty for none.
-        files: Of an endpoint, those of each of its revisions.
-        problem: Then, what is wrong.
-        edited: What its spec says otherwise than when its status was last decided on; the status is as it follows.
-        conditions: As they were read; their times live on.
-        shown_phase: What ``status.phase`` shows to people; an older version may have written it.
+        workload: None if its spec breaks a rule that the API server lacks.
+        workdir: The annotation of the uploaded working directory; empty for none.
+        files: The files of each revision of an endpoint.
+        problem: The broken rule, if ``workload`` is None.
+        edited: The differences of its spec from the one that its status was last decided on; the status is as decided.
+        conditions: The conditions as they were read; their times are kept.
+        shown_phase: ``status.phase``, which an older version may have written.
         kind: As in the object.
     """
 
@@ -167,7 +167,7 @@ class WorkloadObject(Generic[Spec]):
 
     @property
     def is_wish_unknown(self) -> bool:
-        """Return whether the annotation asks for what there is not, and nobody was told yet."""
+        """Return whether the annotation asks for an unknown intent that was not reported yet."""
         return bool(self.wish) and self.wish != self.state.heard and _word(self.wish) not in WISHES
 
 
@@ -176,12 +176,12 @@ AnyObject: TypeAlias = WorkloadObject[Any]
 
 
 def read_training(content: Object) -> TrainingObject:
-    """A Training of the API server."""
+    """Read a Training of the API server."""
     return read_workload(content)
 
 
 def read_workload(content: Object) -> AnyObject:
-    """The object of a workload of the API server, of whatever kind."""
+    """Read the object of a workload of any kind."""
     metadata, status = content["metadata"], content.get("status") or {}
     annotations = metadata.get("annotations") or {}
     created_at = _moment(metadata["creationTimestamp"], annotations.get(SUBMITTED))
@@ -253,10 +253,10 @@ def read_workload(content: Object) -> AnyObject:
 
 
 def intent_of(state: RunRecord, wish: str, *, is_leaving: bool) -> Intent:
-    """Find what is wanted: deletion above all, then a wish that was not overruled, then what was settled.
+    """Return the intent: deletion above all, then a wish that was not overridden, then the recorded intent.
 
-    A wish is an intent, with anything after a colon: ``run:2`` asks again for what ``run`` asked before. One that is
-    unknown changes nothing.
+    A wish is an intent, with anything after a colon: ``run:2`` repeats the wish ``run``. An unknown one changes
+    nothing.
     """
     if is_leaving:
         return Intent.DELETE
@@ -265,14 +265,14 @@ def intent_of(state: RunRecord, wish: str, *, is_leaving: bool) -> Intent:
 
 
 def _parent_of(metadata: Mapping[str, Any]) -> str | None:
-    """The uid of the workload with children that an object belongs to."""
+    """Return the uid of an object's parent workload."""
     owners = metadata.get("ownerReferences") or ()
     ours = (each for each in owners if each.get("controller") and each.get("apiVersion") == API_VERSION)
     return next((str(each["uid"]) for each in ours if is_parent_kind(each.get("kind"))), None)
 
 
 def changed(found: AnyObject, change: Change, now: float, *, event_id: int) -> RunRecord:
-    """The state after a change."""
+    """Return the state after a change."""
     state = found.state
     status = change.status or state.status
     intent = state.intent if found.workload is None else found.workload.intent
@@ -292,7 +292,7 @@ def changed(found: AnyObject, change: Change, now: float, *, event_id: int) -> R
 
 
 def adopted(found: AnyObject, state: RunRecord, now: float, *, next_event: Callable[[], int]) -> RunRecord:
-    """The state with the spec as it is by now, and events where somebody has edited it or wishes what there is not."""
+    """Return the state with the current spec, and events for an edited spec or an unknown wish."""
     if found.workload is None:
         return state
     if found.is_wish_unknown:
@@ -305,10 +305,10 @@ def adopted(found: AnyObject, state: RunRecord, now: float, *, next_event: Calla
 
 
 def stamped(found: AnyObject, state: RunRecord, writer: str, *, is_quiet: bool) -> RunRecord:
-    """The state as it is about to be written.
+    """Return the state as it is about to be written.
 
     Args:
-        is_quiet: It only tells what was seen, so that the run's version stays.
+        is_quiet: It only records observations, so the run's version stays.
     """
     quiet = found.workload.version if is_quiet and found.workload is not None else 0
     return replace(
@@ -322,13 +322,13 @@ def stamped(found: AnyObject, state: RunRecord, writer: str, *, is_quiet: bool) 
 
 
 def state_plain(state: RunRecord) -> Object:
-    """The state as plain data."""
+    """Return the state as plain data."""
     found: Object = _without_empty(plain(state))
     return found
 
 
 def submitted(found: AnyObject) -> KeptEvent:
-    """The event of its submission, which no status can hold since an object is created without one."""
+    """Return the event of its submission, which no status can hold since an object is created without one."""
     reason = JUST_SUBMITTED
     runs = () if found.workload is None else runs_of(found.workload.spec)
     workdir = next((run.workdir for run in runs if run.workdir is not None), None)
@@ -342,12 +342,12 @@ def submitted(found: AnyObject) -> KeptEvent:
 
 
 def _word(wish: str) -> str:
-    """Return what is wished, without what makes it another wish than the one before."""
+    """Return the intent of a wish, without the part that distinguishes it from the previous wish."""
     return wish.partition(":")[0]
 
 
 def _ignored(found: AnyObject) -> Event:
-    """The event of a wish that is unknown."""
+    """Return the event of an unknown wish."""
     message = (
         f"the annotation {INTENT} is {quote(_word(found.wish))}, which changes nothing; it may be {', '.join(WISHES)}"
     )
@@ -356,8 +356,8 @@ def _ignored(found: AnyObject) -> Event:
 
 
 def _moment(created: str, submitted: str | None) -> float:
-    """Tell when an object was made: the server knows the second, and the submitter its fraction if they agree on
-    that."""
+    """Return when an object was created: the server knows the second, and the submitter the fraction if the seconds
+    agree."""
     at = seconds(created)
     try:
         exact = float(submitted or 0)
@@ -375,7 +375,7 @@ def _state(status: Mapping[str, Any], created_at: float, kind: str) -> RunRecord
 
 
 def filled(spec: Training) -> Training:
-    """With the amounts that its pods will ask for, so that placement counts what kube-scheduler counts."""
+    """Return the spec with the amounts that its pods will request, as kube-scheduler counts them."""
     asked, ranks = spec.resources, spec.ranks_on_each_node
     cpu = asked.cpu_milli or 1000 * ranks
     memory = asked.memory_bytes or MEMORY_BYTES_PER_RANK * ranks
@@ -397,7 +397,7 @@ def _gang(create: tuple[CreatePod, ...], now: float) -> Gang:
 
 
 def _notices(before: tuple[Notice, ...], change: Change, now: float) -> tuple[Notice, ...]:
-    """Notices together with those of a change; a grace only ever gets shorter."""
+    """Return notices together with those of a change; a grace period only ever gets shorter."""
     known = {notice.pod_uid: notice for notice in before}
     for order in change.terminate:
         kill_at = now + order.grace_s
@@ -412,7 +412,7 @@ def _with_event(events: tuple[KeptEvent, ...], event: Event, now: float, number:
 
 
 def _without_empty(value: Any) -> Any:
-    """Without what is None or an empty list, which reads back as the default."""
+    """Return a mapping without None and empty lists, which read back as the default."""
     if isinstance(value, dict):
         return {name: _without_empty(inner) for name, inner in value.items() if inner is not None and inner != ()}
     if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
-"""The snapshot of a cluster, kept up with what changes: a look costs what changed since the one before.
+"""Keeps the snapshot of a cluster up to date: a look costs only what has changed since the one before.
 
-For each run it keeps its entry in the snapshot, for each node what it can hold and what others hold there.
+It keeps the entry of each run in the snapshot, and for each node its capacity and what others hold there.
 """
 
 import heapq
@@ -34,7 +34,7 @@ from fairlead.state.snapshot import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """A run that is in the snapshot; ``place`` is where."""
+    """A run in the snapshot; ``place`` is its index."""
 
     place: tuple[float, str]
     workload: Workload
@@ -55,13 +55,13 @@ IdleOf = Callable[[Workload], Idleness | None]
 
 
 class SnapshotCache:
-    """One reader's snapshot; an instance belongs to one thread.
+    """One reader's snapshot. Not thread-safe: an instance belongs to one thread.
 
     Args:
-        namespace: Only runs of this namespace are in it; None for all.
-        progress_of: What a run last said of itself, where that is newer than its object.
-        price_of: The dollars that an hour of a node costs; by default what its label says.
-        idle_of: How idle a run leaves what it holds; None where it does not, or nobody measures it.
+        namespace: Include only runs of this namespace; None for all.
+        progress_of: Returns the last report of a run, if it is newer than its object.
+        price_of: Returns the price of a node in dollars an hour; by default that of its label.
+        idle_of: Returns how idle a run is; None if it is not, or that is not measured.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SnapshotCache:
         self._shown = Snapshot(nodes=(), workloads=(), pods=(), rules=rules)
 
     def look(self) -> Snapshot:
-        """The cluster as it is now."""
+        """Return the current snapshot of the cluster."""
         uids, names = self._marks.take()
         known = sorted(self._view.teams.all(), key=lambda each: each.key)
         teams = tuple(each.spec for each in known if each.spec is not None)
@@ -124,18 +124,18 @@ class SnapshotCache:
         return self._shown
 
     def _ended_children(self, parent: str) -> Iterator[AnyWorkload]:
-        """The children of a parent that are over and not shown otherwise."""
+        """Return the ended children of a parent that are not shown otherwise."""
         for found in self._view.children_of(parent):
             if found.workload is not None and found.uid not in self._runs and found.uid not in self._parents:
                 yield self._up_to_date(found.workload)
 
     def _up_to_date(self, workload: AnyWorkload) -> AnyWorkload:
-        """A workload with what it last said of itself."""
+        """Return a workload with its last report."""
         progress = self._progress_of(workload.uid) or workload.progress
         return workload if progress is workload.progress else replace(workload, progress=progress)
 
     def _look_at_run(self, uid: str) -> set[str]:
-        """Names of nodes of which the run now holds something else than before."""
+        """Return the names of nodes of which the run holds another part than before."""
         self._look_at_parent(uid)
         found = self._view.find(uid)
         self._note_end(uid, found)
@@ -158,7 +158,7 @@ class SnapshotCache:
             self._parents.pop(uid, None)
 
     def _note_end(self, uid: str, found: TrainingObject | None) -> None:
-        """Keep how long a run took that succeeded."""
+        """Record how long a successful run took."""
         status = found.state.status if found is not None and found.workload is not None else None
         ended = None
         if found is not None and status is not None and status.phase is Phase.SUCCEEDED:
@@ -189,7 +189,7 @@ class SnapshotCache:
         return _Run(place=(found.created_at, uid), workload=workload, pods=pods)
 
     def _grant(self, before: tuple[Pod, ...], after: tuple[Pod, ...]) -> set[str]:
-        """Keep what a run's pods hold; the nodes that this concerns."""
+        """Record what a run's pods hold; return the nodes concerned."""
         gone = {pod.uid: pod for pod in before if not pod.phase.is_final}
         new = {pod.uid: pod for pod in after if not pod.phase.is_final}
         changed = set()
@@ -227,12 +227,12 @@ class SnapshotCache:
 
 
 def _is_wanted(workload: AnyWorkload) -> bool:
-    """Return whether a workload is not over, or something is wanted of it although it is."""
+    """Return whether a workload is unfinished, or has an unfulfilled intent."""
     return not workload.status.phase.is_final or workload.intent in (Intent.RUN, Intent.DELETE)
 
 
 def everyone(view: Informers, found: TrainingObject) -> tuple[Pod, ...]:
-    """The members of a run's latest gang, and live pods of any other."""
+    """Return the members of a run's latest gang, and live pods of any other."""
     attempt = -1 if found.state.gang is None else found.state.gang.attempt
     others = (pod for pod in view.pods_of(found.uid).values() if pod.attempt != attempt and not pod.is_over)
     return (*view.members(found), *(stray(pod) for pod in others))

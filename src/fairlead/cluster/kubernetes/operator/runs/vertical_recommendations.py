@@ -1,7 +1,7 @@
-"""Reads what Kubernetes' vertical autoscaler recommends, for runs that are still to be given what they ask for.
+"""Reads the recommendations of Kubernetes' vertical autoscaler for runs whose requests are not set yet.
 
 A VerticalPodAutoscaler watches pods of some controller, such as a Deployment that serves the same program. Its label
-``fairlead.dev/sizes`` names the runs that it is meant for as well. It is asked when such a run is there, not watched.
+``fairlead.dev/sizes`` names the runs that it applies to. It is read when such a run exists, not watched.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,25 +18,25 @@ RESOURCE = "verticalpodautoscalers"
 
 
 def recommended_for(client: Client, runs: Iterable[Workload], namespace: str | None) -> tuple[Recommendation, ...]:
-    """The recommendations of a namespace, or of all, where a run needs any.
+    """Return the recommendations of a namespace, or of all, if a run needs any.
 
     Raises:
-        ClusterError: There is no answer now.
+        ClusterError: The API server does not answer.
     """
     return read_recommendations(client, namespace) if any(is_unsized(run) for run in runs) else ()
 
 
 def read_recommendations(client: Client, namespace: str | None) -> tuple[Recommendation, ...]:
-    """All that are there.
+    """Return all recommendations.
 
     Raises:
-        ClusterError: There is no answer now.
+        ClusterError: The API server does not answer.
     """
     path = f"{API}/{RESOURCE}" if namespace is None else f"{API}/namespaces/{namespace}/{RESOURCE}"
     try:
         return tuple(_read(client.items(path, {"labelSelector": SIZES})))
     except ApiError as error:
-        # A cluster without that autoscaler recommends nothing, nor does one of which we may not see it.
+        # A cluster without that autoscaler recommends nothing, nor does one where it may not be read.
         if error.status in (403, 404):
             return ()
         raise
@@ -46,7 +46,7 @@ def _read(found: Iterable[Mapping[str, Any]]) -> Iterator[Recommendation]:
     for content in found:
         about = content["metadata"]
         told = ((content.get("status") or {}).get("recommendation") or {}).get("containerRecommendations") or ()
-        # A pod of ours is one container, which does what all of theirs do.
+        # A pod of ours has one container, which does what all of theirs do.
         memory = sum(quantity((each.get("target") or {}).get("memory", 0)) for each in told)
         cpu = sum(quantity((each.get("target") or {}).get("cpu", 0)) for each in told)
         yield Recommendation(

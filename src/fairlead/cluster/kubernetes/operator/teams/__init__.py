@@ -1,1 +1,1 @@
-"""Keeps the objects of teams and pools."""
+"""Reconciles the objects of teams and pools."""

@@ -1,4 +1,4 @@
-"""Compares an object with what was rendered, whatever others and the API server have added to it. Pure."""
+"""Compares an object with its rendered form, ignoring what others and the API server have added. Pure."""
 
 from typing import Any
 
@@ -8,12 +8,13 @@ AMOUNTS = frozenset({"hard", "default", "defaultRequest"})
 
 
 def is_as_rendered(live: Any, rendered: Any, *, is_amount: bool = False, is_exact: bool = False) -> bool:
-    """Return whether all that was rendered is there.
+    """Return whether an object contains everything that was rendered.
 
     Args:
-        is_amount: The values are quantities, which the API server writes in its own way.
-        is_exact: Nothing else may be there. So it is within lists, whose items each let something through, and of which
-            ours are whole.
+        is_amount: The values are quantities, which the API server writes in its own notation.
+        is_exact: Nothing else may be present. This holds within lists, whose items each allow something, and of which
+        ours
+            are complete.
     """
     if isinstance(rendered, dict):
         if not isinstance(live, dict) or (is_exact and set(live) != set(rendered)):
@@ -32,7 +33,7 @@ def is_as_rendered(live: Any, rendered: Any, *, is_amount: bool = False, is_exac
 
 
 def surplus(live: Any, rendered: Any) -> dict[str, Any]:
-    """A merge patch that takes away what was not rendered, at any depth of mappings; empty when there is nothing."""
+    """Return a merge patch that removes what was not rendered, at any depth of mappings; empty if there is nothing."""
     found: dict[str, Any] = {}
     for name, value in live.items():
         if name not in rendered:

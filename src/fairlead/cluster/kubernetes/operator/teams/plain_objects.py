@@ -1,4 +1,4 @@
-"""An object of a kind of ours without a life of its own, such as a Team: what it asks for, and what its status says."""
+"""Reads an object of a kind without a life cycle, such as a Team: its spec and its status."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -16,9 +16,9 @@ class KindObject(Generic[Spec]):
     """One object as it was read.
 
     Attributes:
-        observed: The generation that its status speaks of; 0 before the first.
+        observed: The generation that its status describes; 0 before the first.
         state: What the operator keeps in its status.
-        spec: None when it breaks a rule that the API server did not know of; ``problem`` says which.
+        spec: None if it breaks a rule that the API server lacks; ``problem`` says which.
     """
 
     key: str
@@ -34,12 +34,12 @@ class KindObject(Generic[Spec]):
     state: Mapping[str, Any] = field(default_factory=dict)
 
     def is_true(self, type_: str) -> bool:
-        """Return whether a condition holds."""
+        """Return whether a condition is true."""
         return any(each.get("type") == type_ and each.get("status") == "True" for each in self.conditions)
 
 
 def read_kind(kind: type[Spec], content: dict[str, Any]) -> KindObject[Spec]:
-    """An object of the API server."""
+    """Read an object of the API server."""
     metadata, status = content["metadata"], content.get("status") or {}
     spec, problem = None, ""
     try:

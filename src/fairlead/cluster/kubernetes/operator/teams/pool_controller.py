@@ -1,7 +1,7 @@
-"""Says in the status of every Pool what a Kubernetes cluster makes of it: its price, and nodes held ahead of time.
+"""Writes to the status of every Pool its effect on a Kubernetes cluster: its price, and nodes kept in advance.
 
-Pools describe machines to the simulator. What a cluster may grow by is the business of its autoscaler, whose own
-objects are looked at instead.
+Pools describe machines to the simulator. The growth of a cluster is up to its autoscaler, whose own objects are read
+instead.
 """
 
 import threading
@@ -37,7 +37,7 @@ CHOSEN = (
 NO_LABELS = (
     "`prewarm`, `peaks` and `partitions` need `labels`, by which the nodes of the pool are known; nothing is done"
 )
-# The past of a pool may be lost by so much when an operator is killed.
+# The history of a pool that may be lost when an operator is killed.
 WRITE_EVERY_S = 600.0
 
 
@@ -46,8 +46,8 @@ class PoolKeeper:
 
     Args:
         wake: Called when one of them has changed.
-        ahead: Tells of a pool which nodes are held ahead of time and why, and what is kept of its past; None for none.
-        partitions: Tells of a pool how its nodes are partitioned; None where nobody chooses that.
+        ahead: Returns which nodes of a pool are kept in advance and why, and its history; None for none.
+        partitions: Returns how the nodes of a pool are partitioned; None if it has no choice of layouts.
     """
 
     def __init__(
@@ -71,23 +71,23 @@ class PoolKeeper:
         )
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self.pools.start()
 
     def stop(self) -> None:
-        """End the watch."""
+        """Stop the watch."""
         self.pools.stop()
 
     def specs(self) -> list[Pool]:
-        """The pools that can be read."""
+        """Return the pools whose specs are valid."""
         return [each.spec for each in self.pools.all() if each.spec is not None]
 
     def objects(self) -> tuple[KindObject[Pool], ...] | None:
-        """All of them as they were read; None while they are not."""
+        """Return all pools as they were read; None while they are not."""
         return self.pools.all() if self.pools.is_synced else None
 
     def act(self, agent: Agent) -> None:
-        """Give out what is to be done now."""
+        """Queue the work that is due."""
         with self._lock:
             changed, self._changed = self._changed, set()
         now = time.monotonic()

@@ -1,7 +1,7 @@
-"""Keeps every Team's namespace as ``render_team`` draws it: made, mended when somebody changes it, and told of.
+"""Keeps every Team's namespace as ``render_team`` renders it: creates it, repairs changes, and reports them.
 
-A team that is deleted leaves its namespace with all that is in it, for that is people's work; only nobody mends it any
-more. A namespace that is there already and does not bear the team's label is not touched.
+A deleted team leaves its namespace with everything in it, as that is people's work; it is just no longer repaired. An
+existing namespace without the team's label is not touched.
 """
 
 import threading
@@ -30,14 +30,14 @@ LISTS = {
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/rolebindings",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/networkpolicies",
 }
-# After something went wrong that no watch will tell of.
+# The delay after a failure that no watch reports.
 RETRY_S = 5.0
 LEAVES = "deleting the team leaves the namespace and all that is in it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedObject:
-    """An object of a team as it was read; ``content`` is without what the API server keeps for itself."""
+    """An object of a team as it was read; ``content`` omits what the API server adds."""
 
     key: str
     version: int
@@ -50,7 +50,7 @@ class OwnedObject:
 
 
 class TeamRefusal(ClusterError):
-    """The team cannot be kept; the reason is for programs, the message for people."""
+    """The team cannot be reconciled; the reason is for programs, the message for people."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -58,10 +58,10 @@ class TeamRefusal(ClusterError):
 
 
 class TeamKeeper:
-    """The teams of a cluster, as a view that has not been started follows them.
+    """Reconciles the teams of a cluster; takes a view that has not been started.
 
     Args:
-        may_act: Whether we still lead; asked before a team is looked after.
+        may_act: Returns whether this process still leads; asked before a team is reconciled.
     """
 
     def __init__(
@@ -97,21 +97,21 @@ class TeamKeeper:
 
     @property
     def is_synced(self) -> bool:
-        """Everything was there once."""
+        """Return whether everything was listed once."""
         return self._view.teams.is_synced and all(cache.is_synced for cache in self._owned.values())
 
     def start(self) -> None:
-        """Begin to watch what belongs to teams."""
+        """Watch the objects of teams."""
         for cache in self._owned.values():
             cache.start()
 
     def stop(self) -> None:
-        """End the watches."""
+        """Stop the watches."""
         for cache in self._owned.values():
             cache.stop()
 
     def act(self, agent: Agent, now: float) -> None:
-        """Give out what is to be done now."""
+        """Queue the work that is due."""
         if not self.is_synced:
             return
         with self._lock:
@@ -122,7 +122,7 @@ class TeamKeeper:
         for name in changed | late:
             team = self._view.teams.get(name)
             if team is not None and not team.is_leaving:
-                # Under a name that changes, so that what came meanwhile is looked at once more.
+                # Under a changing name, so that changes in the meantime are checked once more.
                 job = f"keep team {name} {team.version} {time.monotonic()}"
                 agent.submit(f"team {name}", job, partial(self._keep, agent, name))
         for team in gone:
@@ -147,7 +147,7 @@ class TeamKeeper:
             self._tell(agent, team, "PutRight", _putting_right(mended), now, is_warning=True)
 
     def _make(self, team: TeamObject) -> tuple[str, ...]:
-        """Make the team's objects what they should be; those that had been so before, and were changed."""
+        """Bring the team's objects to their wanted state; return those that had it before and were changed."""
         if team.spec is None:
             raise TeamRefusal("InvalidSpec", team.problem)
         self._own_namespace(team.name)
@@ -157,7 +157,7 @@ class TeamKeeper:
         for each in rendered:
             kind, name = each["kind"], each["metadata"]["name"]
             live = self._owned[kind].get(name if kind == "Namespace" else f"{team.name}/{name}")
-            # What others have added no apply of ours takes away, and a door that they opened is one of a team's bounds.
+            # Apply does not remove what others have added, and an opening that they added breaks the team's isolation.
             more = surplus(live.content.get("spec") or {}, each["spec"]) if live is not None and "spec" in each else {}
             if live is not None and not live.is_leaving and not more and is_as_rendered(live.content, each):
                 continue
@@ -167,17 +167,17 @@ class TeamKeeper:
             if was_kept:
                 mended.append(f"{kind} {name}")
         wanted = {(each["kind"], each["metadata"]["name"]) for each in rendered}
-        # Of all kinds only the quota may be there or not.
+        # Only the quota is optional.
         for quota in self._owned["ResourceQuota"].all():
             if quota.team == team.name and ("ResourceQuota", quota.name) not in wanted:
                 self._remove(quota)
         return tuple(mended)
 
     def _own_namespace(self, name: str) -> None:
-        """See to it that the namespace is the team's, or nobody's yet.
+        """Ensure that the namespace is the team's, or nobody's yet.
 
         Raises:
-            TeamRefusal: It is somebody's, or is being deleted.
+            TeamRefusal: It is not the team's, or is being deleted.
         """
         try:
             content = self._client.get(f"/api/v1/namespaces/{name}")
@@ -208,7 +208,7 @@ class TeamKeeper:
     def _write(
         self, team: TeamObject, *, is_ready: bool, reason: str, message: str, mended: tuple[str, ...], now: float
     ) -> None:
-        """Write the status, unless it says so already."""
+        """Write the status, unless it is up to date."""
         ready = condition(
             "Ready", is_ready, reason=reason, message=message, at=now, generation=team.generation,
             before=team.conditions,
@@ -271,7 +271,7 @@ def _read_owned(kind: str, content: Object) -> OwnedObject:
         name=metadata["name"],
         uid=metadata["uid"],
         is_leaving="deletionTimestamp" in metadata,
-        # Items of a list do not say what they are.
+        # Items of a list cannot be identified.
         content={"apiVersion": content.get("apiVersion") or _api_of(kind), "kind": kind, **own, "metadata": kept},
     )
 
