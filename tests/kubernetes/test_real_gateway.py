@@ -1,4 +1,4 @@
-"""Endpoints behind two gateways on two real nodes: to zero and back, canaries, kills, and no request fails."""
+"""Endpoints behind two gateways on two real nodes: to zero and back, canaries of codes, kills, and no request fails."""
 
 import json
 import signal
@@ -18,6 +18,8 @@ from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.roles import API_GROUP, render_roles
 from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE
+from fairlead.gateway.proxying.programs import HAPROXY, PYTHON
+from tests.debian import haproxy_directory
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
@@ -35,10 +37,12 @@ SERVER = """
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+CODE, STATUS = "a", 200
+
 class Hello(BaseHTTPRequestHandler):
     def do_GET(self):
-        said = os.environ["FAIRLEAD_REVISION"].encode()
-        self.send_response(200 if self.path == "/" or "FAILS" not in os.environ else 500)
+        said = (os.environ["FAIRLEAD_REVISION"] + CODE).encode()
+        self.send_response(200 if self.path == "/" else STATUS)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()
         self.wfile.write(said)
@@ -107,21 +111,24 @@ print(json.dumps(counts))
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
-    with started(lambda: RealCluster(2, given={"/opt/fairlead": SOURCE}), request) as made:
+    with started(
+        lambda: RealCluster(2, given={"/opt/fairlead": SOURCE, "/opt/haproxy": haproxy_directory()}), request
+    ) as made:
         for each in (*definitions(), *render_roles()):
             applied(made, each)
         await_kinds(made)
         yield made
 
 
-def add_gateways(cluster: RealCluster, operator_namespace: str) -> None:
+def add_gateways(cluster: RealCluster, operator_namespace: str, proxy: str = PYTHON) -> None:
     """Those of an installation, with the package from this machine in the place of an image that has it."""
-    for each in render_gateway(images.PYTHON, operator_namespace, 65532):
+    for each in render_gateway(images.PYTHON, operator_namespace, 65532, proxy=proxy):
         if each["kind"] == "Deployment":
             (container,) = each["spec"]["template"]["spec"]["containers"]
             container["imagePullPolicy"] = "Never"
             container["env"] += [
                 {"name": "PYTHONPATH", "value": "/opt/fairlead"}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
+                {"name": "PATH", "value": "/usr/bin:/bin:/opt/haproxy"},
             ]  # fmt: skip
         applied(cluster, each)
         if each["kind"] == "Namespace":
@@ -221,6 +228,24 @@ def gateways(cluster: RealCluster) -> list[str]:
     return found.split()
 
 
+def by_haproxy(cluster: RealCluster, gateway: str) -> tuple[Mapping[str, Any], int]:
+    """What a gateway tells of its haproxy, and how many requests that took to replicas, by its own statistics."""
+    program = """
+import glob, json, socket
+told, found = json.load(open("/tmp/gateway/proxy.json")), 0
+for path in glob.glob("/tmp/gateway/haproxy-*.sock"):
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.connect(path)
+        asked.sendall(b"show stat -1 4 -1\\n")
+        lines = asked.makefile().read().splitlines()
+    rows = [dict(zip(lines[0].lstrip("# ").split(","), line.split(","))) for line in lines[1:] if line]
+    found += sum(int(each["stot"]) for each in rows if each["svname"] != "door")
+print(json.dumps([told, found]))
+"""
+    told, taken = json.loads(kubectl(cluster, GATEWAY_NAMESPACE, "exec", gateway, "--", "python3", "-c", program))
+    return told, taken
+
+
 def test_no_request_fails_through_zero_and_back_canaries_and_kills(cluster: RealCluster, tmp_path: Path) -> None:
     new_namespace(cluster, "serve")
     (tmp_path / "desk").mkdir()
@@ -234,37 +259,47 @@ def test_no_request_fails_through_zero_and_back_canaries_and_kills(cluster: Real
         add_gateways(cluster, "serve")
         add_client(cluster)
         assert "web serves r1" in desk("run", "serve.yaml", timeout_s=180).err
-        assert set(asking.ask(5)) <= {"200 r1", "again"}
+        assert set(asking.ask(5)) <= {"200 r1a", "again"}
 
         until(lambda: says(cluster, "asleep after 10s"), timeout_s=120)
         until(lambda: not kubectl(cluster, "serve", "get", "replicas", "-o", "name"), timeout_s=180)
-        assert set(asking.ask(5)) <= {"200 r1", "again"}
+        assert set(asking.ask(5)) <= {"200 r1a", "again"}
+
+        before = gateways(cluster)
+        with asking.for_seconds(30):
+            add_gateways(cluster, "serve", HAPROXY)
+            until(lambda: not set(before) & set(gateways(cluster)), timeout_s=120)
+        assert set(asking.answers) <= {"200 r1a", "again"}
+        asking.ask(5)
+        found = [by_haproxy(cluster, each) for each in gateways(cluster)]
+        assert [told["problem"] for told, _ in found] == [None, None]
+        assert sum(taken for _, taken in found) >= 90, found
 
         with asking.for_seconds(20):
             asking.await_answers()  # or it may sleep by now, and nobody wakes it
             process.send_signal(signal.SIGKILL)
-        assert set(asking.answers) <= {"200 r1", "again"}
+        assert set(asking.answers) <= {"200 r1a", "again"}
     with a_process(desk):
-        write(desk, env={"VERSION": "2"})
+        (desk.directory / "server.py").write_text(SERVER.replace('"a", 200', '"b", 200'))
         with asking.for_seconds(30):
             desk("run", "-d", "serve.yaml", timeout_s=180)
         for _ in range(6):
-            assert set(asking.answers) <= {"200 r1", "200 r2", "again"}
+            assert set(asking.answers) <= {"200 r1a", "200 r2b", "again"}
             if serves(desk) == "r2":
                 break
             asking.ask(15)
         assert serves(desk) == "r2"
 
-        write(desk, env={"FAILS": "1"})
+        (desk.directory / "server.py").write_text(SERVER.replace('"a", 200', '"c", 500'))
         with asking.for_seconds(30):
             desk("run", "-d", "serve.yaml", timeout_s=180)
         for _ in range(6):
-            assert set(asking.answers) <= {"200 r2", "500 r3", "again"}
+            assert set(asking.answers) <= {"200 r2b", "500 r3c", "again"}
             if says(cluster, "r3 was given up"):
                 break
             asking.ask(15)
         assert "only its own failed in" in status(cluster)["message"]
-        until(lambda: set(asking.ask(2)) <= {"200 r2", "again"}, timeout_s=30)
+        until(lambda: set(asking.ask(2)) <= {"200 r2b", "again"}, timeout_s=30)
 
         one, other = gateways(cluster)
         with asking.for_seconds(20):
@@ -273,9 +308,14 @@ def test_no_request_fails_through_zero_and_back_canaries_and_kills(cluster: Real
             kill += " and b'--listen' + b'-fd' in open(f'/proc/{p}/cmdline', 'rb').read()]"
             kubectl(cluster, GATEWAY_NAMESPACE, "exec", one, "--", "python3", "-c", kill)
             kubectl(cluster, GATEWAY_NAMESPACE, "delete", other, "--wait=false")
-        assert set(asking.answers) <= {"200 r2", "again"}
+        assert set(asking.answers) <= {"200 r2b", "again"}
         until(lambda: says(cluster, "asleep after 10s"), timeout_s=120)
-        assert set(asking.ask(5)) <= {"200 r2", "again"}
+        assert set(asking.ask(5)) <= {"200 r2b", "again"}
+        with asking.for_seconds(30):
+            desk("rollback", "web", "--to", "r1", timeout_s=180)
+            until(lambda: serves(desk) == "r1", timeout_s=120)
+        assert set(asking.answers) <= {"200 r1a", "200 r2b", "again"}
+        until(lambda: set(asking.ask(2)) <= {"200 r1a", "again"}, timeout_s=60)
         print(asking.total)
-        assert asking.total["200 r1"] + asking.total["200 r2"] > 800
+        assert asking.total["200 r1a"] + asking.total["200 r2b"] > 800
         desk("delete", "--yes", "web", timeout_s=120)
