@@ -175,6 +175,16 @@ def test_knative_divides_requests_between_a_canary_and_the_revision_before_it() 
     traffic = driver.render(both)["spec"]["traffic"]
     assert [each["percent"] for each in traffic] == [10, 90]
     assert traffic[1]["revisionName"] == was["revisionName"]
+    # The same while the canary is not ready, so that at no time it gets more than its part.
+    waiting = handover_of(replace(endpoint, status=replace(endpoint.status, detail=replace(detail, canary=None))))
+    assert waiting is not None
+    assert driver.render(waiting)["spec"]["traffic"] == traffic
+    # Nothing but all of it for the revision that nothing serves beside.
+    alone = handover_of(
+        replace(endpoint, status=replace(endpoint.status, detail=replace(detail, canary=None, serving=2)))
+    )
+    assert alone is not None
+    assert [each["percent"] for each in driver.render(alone)["spec"]["traffic"]] == [100]
 
 
 def an_object(engine: str, *, ready: str = "True", message: str = "", **status: Any) -> dict[str, Any]:

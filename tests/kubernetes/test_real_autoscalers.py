@@ -139,7 +139,8 @@ def test_keda_is_given_an_endpoint_whose_number_it_sets_down_to_none(
     desk: Desk, plane: ControlPlane, namespace: str
 ) -> None:
     """Its operator is not built here, so what it does is done by hand: it sets the number by the subresource."""
-    define(plane, binaries.source_of_kinds("github.com/kedacore/keda/v2") / "config/crd/bases", "keda.sh_*.yaml")
+    source = binaries.source_of_module("autoscaling", "github.com/kedacore/keda/v2")
+    define(plane, source / "config/crd/bases", "keda.sh_*.yaml")
     path = f"/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects"
     scale = f"{objects_path('Serving', namespace, 'web')}/scale"
     query = "prometheus: {url: 'http://prometheus:9090', query: sum(waiting), target: 5}"

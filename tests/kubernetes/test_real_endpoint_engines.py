@@ -1,4 +1,4 @@
-"""Endpoints at engines: KServe's real controller on fake nodes, and Knative's and Seldon's kinds without theirs."""
+"""Endpoints at engines: KServe's real controller on fake nodes, and the kinds of Knative and Seldon without theirs."""
 
 import json
 import os
@@ -170,14 +170,15 @@ def test_seldon_is_given_an_endpoint_and_what_becomes_of_it_is_told(
 
 @pytest.fixture(scope="module")
 def knative(plane: ControlPlane) -> None:
-    define(plane, binaries.source_of_kinds("knative.dev/serving") / "config/core/300-resources", "*.yaml")
+    source = binaries.source_of_module("autoscaling", "knative.dev/serving")
+    define(plane, source / "config/core/300-resources", "*.yaml")
 
 
 @pytest.mark.usefixtures("knative")
 def test_knative_is_given_an_endpoint_and_a_weight_and_what_it_says_is_told(
     desk: Desk, plane: ControlPlane, namespace: str
 ) -> None:
-    """Its controller needs addresses that are not this machine's alone, so its part is played here."""
+    """Its part is played here, on fake nodes; `test_real_knative.py` has the real one."""
     path = f"/apis/serving.knative.dev/v1/namespaces/{namespace}/services"
 
     def tells(ready: str, message: str = "") -> dict[str, Any]:

@@ -39,9 +39,10 @@ def main() -> None:
                 binaries.ensure(names=binaries.REAL_NODES)
                 binaries.ensure(binaries.OLDEST)
                 binaries.ensure_karpenter()
+                kueue_server.ensure()
+                binaries.ensure_kube_proxy()
                 for name in binaries.ENGINES:
                     binaries.ensure_engine(name)
-                kueue_server.ensure()
             return
         version = arguments.version
         with RealCluster(2, version=version) if arguments.real else ControlPlane(version=version) as plane:

@@ -42,13 +42,20 @@ OF_A_VERSION = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "
 KARPENTER_MODULE, KARPENTER = "sigs.k8s.io/karpenter", "sigs.k8s.io/karpenter/kwok"
 """With its provider for kwok's nodes; from a module of its own, for it wants other versions than Kubernetes does."""
 
+KNATIVE = ("controller", "autoscaler", "activator", "webhook", "queue")
+"""The programs of Knative Serving; queue is the one beside each server."""
+
 ENGINES = {
     "jobset": ("engines", "sigs.k8s.io/jobset"),
     "trainer": ("engines", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"),
     "training-operator": ("training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1"),
     "kserve": ("kserve", "github.com/kserve/kserve/cmd/manager"),
+    **{f"knative-{part}": ("autoscaling", f"knative.dev/serving/cmd/{part}") for part in KNATIVE},
 }
 """Controllers of engines: the directory of their module, and the package."""
+
+KUBE_PROXY = "k8s.io/kubernetes/cmd/kube-proxy"
+"""From a module of its own, with the packages of the newest control plane, as few clusters of tests need it."""
 
 HELM = "helm.sh/helm/v3/cmd/helm"
 """From a module of its own too, with the packages of Kubernetes that the newest control plane has."""
@@ -106,17 +113,17 @@ def ensure_engine(name: str) -> Path:
     return _made(name, MODULES / module, package, "its own module", "-s -w")
 
 
-def source_of_kinds(module: str) -> Path:
-    """The directory of a module of which only the files that define its kinds are needed.
+def source_of_module(directory: str, module: str) -> Path:
+    """The directory of the source of a module that one of ours requires, such as for the files that define its kinds.
 
     Raises:
         Unavailable: There is no Go, and none can be installed.
         Broken: It cannot be had.
     """
     asked = [go(), "mod", "download", "-json", module]
-    found = subprocess.run(asked, cwd=MODULES / "kinds", capture_output=True, text=True, check=False, timeout=300)
+    found = subprocess.run(asked, cwd=MODULES / directory, capture_output=True, text=True, check=False, timeout=300)
     if found.returncode != 0:
-        raise Broken(f"where the kinds of {module} are: {found.stderr[-500:]}")
+        raise Broken(f"where the source of {module} is: {found.stderr[-500:]}")
     return Path(json.loads(found.stdout)["Dir"])
 
 
@@ -128,6 +135,16 @@ def ensure_helm() -> Path:
         Broken: The build failed.
     """
     return _made("helm", MODULES / "helm", HELM, "its own module", "-s -w")
+
+
+def ensure_kube_proxy() -> Path:
+    """kube-proxy, built if it is missing (a minute the first time, after a kubelet).
+
+    Raises:
+        Unavailable: There is no Go, and none can be installed.
+        Broken: The build failed.
+    """
+    return _made("kube-proxy", MODULES / "proxy", KUBE_PROXY, "its own module", _flags(NEWEST))
 
 
 def _built(name: str, version: str) -> Path:

@@ -23,6 +23,7 @@ RELEASE = "bookworm"
 PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
 IMAGE_S = 15 * 60.0
 ENVIRONMENT = ("PATH=/usr/local/bin:/usr/bin:/bin",)
+SLEEPS = ("/bin/sleep", "infinity")
 
 
 def python_image() -> Path:
@@ -62,14 +63,20 @@ def layer_of(target: Path, files: Mapping[str, Path]) -> Path:
 
 
 def write_archive(
-    target: Path, name: str, layers: Sequence[Path], *, user: str = "65532", env: Sequence[str] = ENVIRONMENT
+    target: Path,
+    name: str,
+    layers: Sequence[Path],
+    *,
+    user: str = "65532",
+    env: Sequence[str] = ENVIRONMENT,
+    command: Sequence[str] = SLEEPS,
 ) -> None:
-    """An image of these layers, the lowest first. It sleeps unless a pod says what to run."""
+    """An image of these layers, the lowest first, that runs the command unless a pod says what to run."""
     digests = [_digest(layer) for layer in layers]
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Cmd": ["/bin/sleep", "infinity"], "User": user, "Env": list(env)},
+        "config": {"Cmd": list(command), "User": user, "Env": list(env)},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
     }
     written = json.dumps(config).encode()

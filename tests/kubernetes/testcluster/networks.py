@@ -10,7 +10,8 @@ from tests.kubernetes.testcluster.control_plane import API_SERVICE
 
 CONTROL_PLANE = "10.90.0.1"
 DNS_SERVICE = "10.96.0.10"
-"""Where pods ask for names. The services' network has no kube-proxy: its two addresses are the control plane's own."""
+"""Where pods ask for names. Two addresses of the services' network are the control plane's; others need kube-proxy."""
+PODS = "10.244.0.0/16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A cluster whose nodes are real: kubelet, containerd and runc, each in a network namespace, with DNS.
 
 Pods have addresses, talk across nodes, find each other by the names of headless Services, and reach the API server as
-they would anywhere. There is no kube-proxy: of Services with an address of their own only `kubernetes` answers.
+they would anywhere. Of Services with an address of their own only `kubernetes` answers, unless kube-proxy is asked for.
 """
 
 import contextlib
@@ -36,9 +36,10 @@ DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 class RealCluster(ControlPlane):
     """A control plane with real nodes ``node-1``, ``node-2`` and on; see `ControlPlane` for the rest.
 
-    ``kill`` and ``restart`` know ``kubelet-1`` and ``containerd-1`` too, and so on for each node.
+    ``kill`` and ``restart`` know ``kubelet-1``, ``containerd-1`` and ``kube-proxy-1`` too, and so on for each node.
 
     Args:
+        services: Whether each node has a kube-proxy, so that pods reach every Service at its own address.
         given: Directories of this machine that every container finds at these places and can only read. The nodes'
             runtime puts them in, as it does with GPU drivers, so that no pod and no image speaks of them.
     """
@@ -52,14 +53,20 @@ class RealCluster(ControlPlane):
         audit: bool = False,
         client_qps: int | None = CLIENT_QPS,
         flags: Mapping[str, Sequence[str]] | None = None,
+        services: bool = False,
         given: Mapping[str, Path] | None = None,
     ) -> None:
         require()
+        if services:
+            # kube-proxy turns away whoever asks for a Service without endpoints, and so for the API server's own.
+            given_flags = (flags or {}).get("apiserver", ())
+            flags = {**(flags or {}), "apiserver": ["--endpoint-reconciler-type=lease", *given_flags]}
         super().__init__(version=version, users=users, audit=audit, client_qps=client_qps, flags=flags)
         self.nodes = [f"node-{index}" for index in range(1, nodes + 1)]
         self._relay: Server | None = None
         self._control = ""
         self._networks: dict[str, networks.NodeNetwork] = {}
+        self._services = services
         self._given = given or {}
 
     def restart(self, name: str) -> None:
@@ -101,6 +108,7 @@ class RealCluster(ControlPlane):
 
     def _bring_up(self) -> None:
         programs = binaries.ensure(self.version, binaries.REAL_NODES)
+        proxy = binaries.ensure_kube_proxy() if self._services else None
         image = images.python_image()
         super()._bring_up()
         self._start_dns(programs["coredns"])
@@ -112,6 +120,9 @@ class RealCluster(ControlPlane):
             self.restart(f"kubelet-{name.removeprefix('node-')}")
         for name in self.nodes:
             self.await_node(name)
+        if proxy is not None:
+            for name in self.nodes:
+                self._start_proxy(name, proxy)
 
     def _prepare(self) -> None:
         self._control, made = networks.make(self.home.name, len(self.nodes))
@@ -159,6 +170,16 @@ class RealCluster(ControlPlane):
         self._servers["coredns"] = server
         server.start()
         server.until(lambda: server.said("CoreDNS-"), "greeting")
+
+    def _start_proxy(self, name: str, program: Path) -> None:
+        number = name.removeprefix("node-")
+        config = self._directory(name) / "kube-proxy.yaml"
+        config.write_text(yaml.safe_dump(_proxy(name, self.home / INTERNAL)))
+        argv, log = [str(program), f"--config={config}", "--v=2"], self.home / f"kube-proxy-{number}.log"
+        server = Server(f"kube-proxy-{number}", argv, log, network=self._networks[name].namespace)
+        self._servers[f"kube-proxy-{number}"] = server
+        server.start()
+        server.until(lambda: server.said("SyncProxyRules complete"), "first rules")
 
     def _describe_node(self, name: str, kubelet: Path) -> None:
         number = name.removeprefix("node-")
@@ -314,6 +335,20 @@ def _kubelet(directory: Path, cgroup: str) -> dict[str, object]:
         "nodeStatusUpdateFrequency": "2s",
         "nodeLeaseDurationSeconds": 8,
         "shutdownGracePeriod": "0s",
+    }
+
+
+def _proxy(name: str, kubeconfig: Path) -> dict[str, object]:
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "hostnameOverride": name,
+        "clientConnection": {"kubeconfig": str(kubeconfig)},
+        "mode": "iptables",
+        "clusterCIDR": networks.PODS,
+        # Pods of one node answer each other by their bridge, past the rules that would turn the answer round again.
+        "iptables": {"masqueradeAll": True},
+        "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     }
 
 

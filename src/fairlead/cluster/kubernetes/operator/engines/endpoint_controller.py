@@ -22,7 +22,7 @@ from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.serving import detail_of, share_of_canary, spec_of
+from fairlead.policy.kinds.serving import detail_of, is_to_be_tried, share_of_canary, spec_of
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.serving import Serving
 from fairlead.state.engine_endpoints import EngineEndpoint
@@ -81,7 +81,7 @@ class EndpointController:
         self._lock = threading.Lock()
         self._caches: dict[EndpointEngine, _Caches] = {}
         self._refused: dict[str, tuple[str, str, float]] = {}
-        self._said: dict[str, str] = {}
+        self._said: dict[str, tuple[str, str]] = {}
         self._asked: dict[str, float] = {}
         self._wanted: dict[str, Workload[Serving]] = {}
         self._is_behind = False
@@ -114,14 +114,14 @@ class EndpointController:
         there = caches.of(endpoint.uid)
         with self._lock:
             refused = self._refused.get(endpoint.uid)
-            said = self._said.get(endpoint.uid, "")
+            of, said = self._said.get(endpoint.uid, ("", ""))
         if there is None:
             return EngineEndpoint(kind=kind, message="" if refused is None else refused[1])
         made = [each.content for each in caches.made.all() if each.endpoint_uid == endpoint.uid]
         told = caches.driver.observe(there.content, made)
         if refused is not None and refused[0] != _given(there):
             return replace(told, ready=False, message=refused[1])
-        return told if told.ready or not said else replace(told, message=said)
+        return told if told.ready or not said or of != _target(endpoint) else replace(told, message=said)
 
     def act(self, agent: Agent, seen: Snapshot) -> None:
         """Queue the work that follows from a snapshot."""
@@ -239,14 +239,15 @@ class EndpointController:
             caches.objects.put(content)
 
     def _ask(self, endpoint: Workload[Serving]) -> None:
-        """Record the problem of the newest pod that is not ready, which says more than engines do."""
-        query = {"labelSelector": f"{names.ENDPOINT_UID}={endpoint.uid}"}
+        """Record the problem of the target's newest pod that is not ready, which says more than engines do."""
+        query, target = {"labelSelector": f"{names.ENDPOINT_UID}={endpoint.uid}"}, _target(endpoint)
         pods = self._client.items(f"/api/v1/namespaces/{endpoint.spec.team}/pods", query)
-        said = ""
-        for pod in sorted(pods, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
-            said = trouble_of(pod) or said
+        pods_of_target = [each for each in pods if each["metadata"]["labels"].get(names.REVISION, target) == target]
+        said = target, ""
+        for pod in sorted(pods_of_target, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+            said = target, trouble_of(pod) or said[1]
         with self._lock:
-            before = self._said.get(endpoint.uid, "")
+            before = self._said.get(endpoint.uid, (target, ""))
             self._said[endpoint.uid] = said
         if said != before:
             self._view.wake()
@@ -296,12 +297,19 @@ def handover_of(endpoint: Workload[Serving]) -> Handover | None:
         spec, replicas=endpoint.spec.replicas, most_replicas=endpoint.spec.most_replicas, scale=endpoint.spec.scale
     )
     handover = Handover(workload=endpoint, target=Version(name=target.name, spec=spec))
-    trial = detail.canary
-    old = None if trial is None else detail.revision(trial.old)
-    if trial is None or old is None or endpoint.spec.canary is None:
+    trial, canary = detail.canary, endpoint.spec.canary
+    if canary is None:
         return handover
-    percent = round(share_of_canary(endpoint.spec, trial) * 100)
-    return replace(handover, beside=Version(name=old.name, spec=spec_of(old)), percent=percent)
+    if trial is not None:
+        old, share = detail.revision(trial.old), share_of_canary(endpoint.spec, trial)
+    elif is_to_be_tried(endpoint.spec, detail):
+        # Given before it is ready, for the engine sends requests as soon as it is, and all if nobody has said how many.
+        old, share = detail.revision(detail.serving), canary.steps[0]
+    else:
+        return handover
+    if old is None:
+        return handover
+    return replace(handover, beside=Version(name=old.name, spec=spec_of(old)), percent=round(share * 100))
 
 
 def trouble_of(pod: Mapping[str, Any]) -> str:
@@ -333,6 +341,13 @@ def _clause(text: object) -> str:
 def _endpoints(seen: Snapshot) -> list[Workload[Serving]]:
     found = [each for each in seen.parents if isinstance(each.spec, Serving) and each.spec.engine is not None]
     return cast("list[Workload[Serving]]", found)
+
+
+def _target(endpoint: Workload[Serving]) -> str:
+    """The name of the revision that is to serve; empty before there is one."""
+    detail = detail_of(endpoint)
+    found = detail.revision(detail.target)
+    return "" if found is None else found.name
 
 
 def _is_to_run(endpoint: Workload[Serving]) -> bool:
