@@ -31,6 +31,7 @@ _OF_LAYOUTS = (".NAME.instances", ".NAME.replicas", ".NAME.sharing")
 BESIDE = {
     "queue": {"engine": "kueue"},
     "engine": {"image": "python:3.12"},
+    "Sweep.engine": {"parallel": "2"},
     "elastic": {"nodes": "2"},
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
@@ -97,7 +98,7 @@ def test_the_example_of_every_key_is_a_right_spec(kind: str, name: str, key: Key
     for place in range(len(path) - 1, 0, -1):
         others = _others_required(KINDS[kind], path[:place], path[place])
         value = "{" + ", ".join([f"{path[place]}: {value}", *others]) + "}"
-    given = {"kind": kind, **WHOLE[kind], **BESIDE.get(name, {}), path[0]: value}
+    given = {"kind": kind, **WHOLE[kind], **BESIDE.get(f"{kind}.{name}", BESIDE.get(name, {})), path[0]: value}
     given.pop(INSTEAD.get((kind, name), ""), None)
     assert parse("\n".join(f"{key}: {text}" for key, text in given.items()))
 
