@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fairlead.control import step_tracing
 from fairlead.control.step_tracing import trace
 from fairlead.errors import Conflict
 from fairlead.policy.strategy import torch_memory
@@ -88,6 +89,22 @@ def test_each_stage_of_a_pipeline_is_traced() -> None:
     assert (first.stage, first.rank, last.stage, last.rank) == (0, 0, 1, 1)
     assert first.parameters_bytes == 4 * (2 * BLOCK + ROOTS)
     assert last.parameters_bytes == 4 * (BLOCK + ROOTS + NORM)
+
+
+def test_a_program_that_waits_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(step_tracing, "STUCK_S", 2.0)
+    with pytest.raises(Conflict, match=r"sleeper.py did not come to its third step, and has done nothing for 2 s"):
+        trace(training(run=f"{sys.executable} sleeper.py"), tmp_path)
+
+
+def test_a_program_that_computes_for_ever_is_given_up_by_the_processor_it_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "loop.py").write_text("while True:\n    pass\n")
+    monkeypatch.setattr(step_tracing, "PATIENCE_S", 0.5)
+    with pytest.raises(Conflict, match=r"loop.py did not come to its third step in 0.5 s of the processor"):
+        trace(training(run=f"{sys.executable} loop.py"), tmp_path)
 
 
 def test_a_program_that_looks_at_values_is_refused_with_the_line() -> None:

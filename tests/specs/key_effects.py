@@ -804,6 +804,13 @@ def searched(fails: Callable[[int], bool] = lambda _: False) -> Callable[[Sweep]
     return look
 
 
+def begun(sweep: Sweep) -> object:
+    """The trials that Fairlead submits by itself at first, and why no others."""
+    searching = Searching(sweep)
+    searching.pass_once()
+    return sorted(searching.trials), searching.sweep.status.reason.message
+
+
 EFFECTS["Sweep"] = [
     *(
         replace(each, seen=as_trial(each.seen))
@@ -828,6 +835,7 @@ EFFECTS["Sweep"] = [
         "objectives", ["loss", "cost"], ["loss", "cost:maximize"], searched(), {"objective.metric": None, "trials": 40}
     ),
     Effect("trials", 6, 5, searched()),
+    Effect("engine", None, "katib", begun, {"parallel": 2, "trials": 6}),
     Effect("parallel", 2, 3, searched()),
     Effect("parallel", 2, "free", searched()),
     Effect("sampler", None, "random", searched(), {"trials": 30}),

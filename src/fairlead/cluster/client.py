@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.endpoint_engines import EndpointEngine
+    from fairlead.specs.sweep_engines import SweepEngine
     from fairlead.specs.team import Team
     from fairlead.specs.training import Training
     from fairlead.specs.workload import WorkloadSpec
@@ -87,8 +88,8 @@ class ClusterClient(WorkloadStore, Protocol):
         """Return whether requests to endpoints go through a gateway here; True where that is unknown."""
         ...
 
-    def engine_problem(self, engine: EndpointEngine) -> str | None:
-        """Return the reason, as a clause, why an engine cannot serve an endpoint here; None if it can."""
+    def engine_problem(self, engine: EndpointEngine | SweepEngine) -> str | None:
+        """Return the reason, as a clause, why an engine cannot be used here; None if it can."""
         ...
 
     def access_keys(self) -> tuple[AccessKey, ...]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fairlead.policy.strategy.corrections import MeasuredStep
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.serving import Serving
+    from fairlead.specs.sweep import Sweep
 
     Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
 else:
@@ -71,6 +72,8 @@ def admit(
     """
     if type(spec).__name__ == "Serving":
         _refuse_endpoint(cluster, cast("Serving", spec))
+    if type(spec).__name__ == "Sweep":
+        _refuse_engine(cluster, cast("Sweep", spec))
     if cluster.has_containers and type(spec).__name__ == "Pipeline":
         from fairlead.control.pipelines.as_pod import as_object  # here, since few specs are pipelines
 
@@ -109,10 +112,7 @@ def admit_as(
 
 def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
     """Refuse an endpoint that needs a gateway or an engine on a cluster without one."""
-    if spec.engine is not None:
-        problem = cluster.engine_problem(spec.engine)
-        if problem is not None:
-            raise Conflict(f"{spec.name}: engine: {problem}.")
+    _refuse_engine(cluster, spec)
     if not cluster.has_containers:
         if spec.scale.by is not None:
             raise Conflict(
@@ -125,6 +125,13 @@ def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
     problem = gateway_problem(spec)
     if problem is not None and not cluster.has_gateway():
         raise Conflict(f"{spec.name}: {problem}. Or give `--cluster local`, where there is one.")
+
+
+def _refuse_engine(cluster: ClusterClient, spec: "Serving | Sweep") -> None:
+    """Refuse what needs an engine on a cluster without it."""
+    problem = None if spec.engine is None else cluster.engine_problem(spec.engine)
+    if problem is not None:
+        raise Conflict(f"{spec.name}: engine: {problem}.")
 
 
 def _admit_run(

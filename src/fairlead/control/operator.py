@@ -21,6 +21,7 @@ from fairlead.cluster.kubernetes.names import LEASE, POLICY
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.engines.endpoint_controller import EndpointController
 from fairlead.cluster.kubernetes.operator.engines.engine_controller import EngineController
+from fairlead.cluster.kubernetes.operator.engines.search_controller import SearchController
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, api_refusal_of, refusal_of
 from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S, DEADLINE_S, DURATION_S, Election
 from fairlead.cluster.kubernetes.operator.ledger.budget_notices import BudgetNotices
@@ -167,6 +168,9 @@ class Operator:
         self._served = EndpointController(
             client, self.view, may_act=lambda: self.election.is_leader, idle_s=settings.idle_s
         )
+        self._searches = SearchController(
+            client, self.view, may_act=lambda: self.election.is_leader, idle_s=settings.idle_s
+        )
         self._autoscalers = AutoscalerController(
             client, self.view, namespace=settings.watch_namespace, may_act=lambda: self.election.is_leader
         )
@@ -174,6 +178,7 @@ class Operator:
             client,
             demand_of=self._demand,
             served_of=self._served.look,
+            searched_of=self._searches.look,
             measured_of=self._measured,
             view=self.view,
             ledger=self.ledger,
@@ -275,6 +280,7 @@ class Operator:
                 self.ledger.rest()
             self._gateways.stop()
             self._served.stop()
+            self._searches.stop()
             self.view.stop()
             self._client.close()
             if server is not None:
@@ -308,6 +314,7 @@ class Operator:
             or self._askings.is_watching
             or self._endpoints.is_behind
             or self._served.is_behind
+            or self._searches.is_behind
             or self._autoscalers.is_behind
             or self._engines.is_busy
             or self._families.is_behind
@@ -328,7 +335,7 @@ class Operator:
         epoch = self.view.epoch
         # An idle cluster has nothing to act on, and finding that out costs more than the rest of the pass.
         is_behind = self._endpoints.is_behind or self._families.is_behind
-        is_behind = is_behind or self._served.is_behind or self._autoscalers.is_behind
+        is_behind = is_behind or self._served.is_behind or self._searches.is_behind or self._autoscalers.is_behind
         is_news = changed or epoch != self._acted or self._askings.is_watching or is_behind
         # Decisions of this pass are first seen in the next snapshot.
         self._acted = -1 if changed else epoch
@@ -337,6 +344,7 @@ class Operator:
             if self.cluster.shown is not None:
                 self._endpoints.act(self.agent, self.cluster.shown)
                 self._served.act(self.agent, self.cluster.shown)
+                self._searches.act(self.agent, self.cluster.shown)
                 self._autoscalers.act(self.agent, self.cluster.shown)
                 self._families.act(self.agent, self.cluster.shown)
             self._teller.act(self.agent, now)

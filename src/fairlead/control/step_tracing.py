@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from fairlead.cluster.contract import PARALLEL_PARTS
@@ -13,7 +14,12 @@ from fairlead.runtime.launching import Fork, plan_launch
 from fairlead.specs.training import Training
 
 PROGRAM = "fairlead.runtime.parallelism.tracing"
+# Of the processor, so that a crowded machine takes longer instead of giving up; and of waiting without using any.
 PATIENCE_S = 300.0
+STUCK_S = 300.0
+# A program that waits uses some for its threads.
+LEAST_CPU_S = 0.1
+LOOK_EVERY_S = 0.5
 # Path of this library, for programs whose environment has it only when Fairlead runs them.
 LIBRARY = str(Path(__file__).resolve().parents[2])
 
@@ -87,17 +93,19 @@ def _trace(
         }
         if spec.parallel is not None:
             own["FAIRLEAD_PARALLEL"] = json.dumps({name: getattr(spec.parallel, name) for name in PARALLEL_PARTS})
-        try:
-            ended = subprocess.run(
-                [*python, "-m", PROGRAM, str(result), *program],
-                cwd=directory, env={**env, **own}, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise Conflict(f"verify: {program[0]} did not come to its third step in {PATIENCE_S:.0f} s") from None
-        if ended.returncode != 0 or not result.exists():
-            told = [line for line in ended.stderr.splitlines() if line.strip()]
+        said = Path(folder) / "stderr"
+        with said.open("w") as errors, subprocess.Popen(
+            [*python, "-m", PROGRAM, str(result), *program],
+            cwd=directory, env={**env, **own}, stdout=subprocess.DEVNULL, stderr=errors,
+        ) as traced:  # fmt: skip
+            try:
+                _await(traced, program[0])
+            finally:
+                traced.kill()
+        if traced.returncode != 0 or not result.exists():
+            told = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
             where = next((line.strip() for line in reversed(told) if program[0] in line and "line" in line), "")
-            last = told[-1].removeprefix("fairlead: ") if told else f"it exited with {ended.returncode}"
+            last = told[-1].removeprefix("fairlead: ") if told else f"it exited with {traced.returncode}"
             raise Conflict(f"verify: {program[0]} cannot be traced: {last}" + (f" ({where})" if where else ""))
         counted = json.loads(result.read_text())
     return TracedStage(
@@ -107,3 +115,35 @@ def _trace(
         parameters_bytes=counted["parameters_bytes"],
         optimizer_bytes=counted["optimizer_bytes"],
     )
+
+
+def _await(traced: "subprocess.Popen[bytes]", program: str) -> None:
+    """Wait until the program has ended.
+
+    Raises:
+        Conflict: It takes too much of the processor, or too long without using any.
+    """
+    used_s, since = 0.0, time.monotonic()
+    while True:
+        try:
+            traced.wait(LOOK_EVERY_S)
+            return
+        except subprocess.TimeoutExpired:
+            now_s = _processor_s(traced.pid)
+        if now_s > PATIENCE_S:
+            raise Conflict(f"verify: {program} did not come to its third step in {PATIENCE_S:g} s of the processor")
+        if now_s - used_s >= LEAST_CPU_S:
+            used_s, since = now_s, time.monotonic()
+        elif time.monotonic() - since > STUCK_S:
+            raise Conflict(f"verify: {program} did not come to its third step, and has done nothing for {STUCK_S:g} s")
+
+
+def _processor_s(pid: int) -> float:
+    """Return the seconds of the processor that a process has used; 0 if it is gone."""
+    import psutil  # here and not above: few plans are verified
+
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system

@@ -8,9 +8,12 @@ from enum import StrEnum
 from functools import lru_cache
 
 from fairlead.frozen import dataclass
+from fairlead.specs import sweep_engines
 from fairlead.specs.constraints import NAME, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.engines import refusal
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, count_combinations, read_parameters, show_value
+from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.specs.training import DECADE_S, DEFAULT_TEAM, Training
 
 MAX_TRIALS = 10_000
@@ -167,6 +170,7 @@ class Sweep:
         prune: Early stopping; None for none.
         max_failed: Number of failed trials above which the sweep fails, without diverged ones.
         seed: Seed of the sampled values.
+        engine: Controller of a cluster that chooses the values of trials; None for Fairlead's samplers.
     """
 
     name: str
@@ -183,6 +187,7 @@ class Sweep:
     stop: Stop = field(default_factory=Stop)
     max_failed: int = 10
     seed: int = 0
+    engine: SweepEngine | None = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -244,6 +249,7 @@ class Sweep:
         yield from self._template_problems()
         if not problems:
             yield from self._search_problems(space)
+            yield from self._engine_problems(space)
 
     def _search_problems(self, space: tuple[Parameter, ...]) -> Iterable[tuple[str, str]]:
         endless = [parameter.name for parameter in space if parameter.listed is None]
@@ -316,6 +322,29 @@ class Sweep:
         ):
             if given:
                 yield key, f"{what}, and there are several; leave it out, or give one objective"
+
+    def _engine_problems(self, space: tuple[Parameter, ...]) -> Iterable[tuple[str, str]]:
+        """Yield the keys that an engine would not honour."""
+        engine, given = self.engine, sweep_engines
+        if engine is None:
+            return
+        if len(self.name) > given.NAME_MOST:
+            what = "as Katib names objects after it"
+            yield "name", f"with `engine` it has at most {given.NAME_MOST} characters, {what}; shorten it"
+        if (self.trials or 0) > given.TRIALS_MOST:
+            yield "trials", f"with `engine: {engine}` there are at most {given.TRIALS_MOST}; give fewer"
+        is_cma_es = self.chosen_sampler is Sampler.CMA_ES
+        for key, is_unmet, why in (
+            ("objectives", bool(self.objectives), given.ONE_OBJECTIVE),
+            ("objective", self.objective is None and not self.objectives, given.NO_OBJECTIVE),
+            ("parallel", self.parallel is None, given.NO_PARALLEL),
+            ("prune", self.is_population, given.NO_POPULATION),
+            ("parameters", any(each.when is not None for each in space), given.NO_CONDITION),
+            ("sampler", is_cma_es and any(each.choices for each in space), given.NO_CHOICES),
+            ("seed", self.seed != 0 and self.chosen_sampler is Sampler.GRID, given.NO_SEED),
+        ):
+            if is_unmet:
+                yield key, refusal(engine, given.PROPOSES, why)
 
     def _template_problems(self) -> Iterable[tuple[str, str]]:
         named = {name for text in template_texts(self.trial) for name in TEMPLATE.findall(text)}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and defining 
     from fairlead.state.capacity_requests import CapacityRequest, Growth
     from fairlead.state.demand import Demand
     from fairlead.state.engine_endpoints import EngineEndpoint
+    from fairlead.state.engine_searches import EngineSearch
     from fairlead.state.idleness import Idleness
     from fairlead.state.measurements import Measurement
     from fairlead.state.partitions import PartitionedNode
@@ -644,6 +645,7 @@ class Snapshot:
         unaddressed: Why endpoints have no address, by endpoint uid; those that have one are missing.
         measurements: Answers to the queries by which endpoints scale, by endpoint uid.
         engine_endpoints: States of endpoints reported by engines, by endpoint uid.
+        engine_searches: Searches of sweeps as reported by engines, by the sweep's uid.
         pools: Pools that should have nodes ahead of demand, with the demand for them.
         standby: The nodes that they should have, as last decided.
         partitioned: Nodes whose GPUs may be repartitioned.
@@ -665,6 +667,7 @@ class Snapshot:
     measurements: "Mapping[str, Measurement]" = field(default_factory=dict)
     unaddressed: Mapping[str, str] = field(default_factory=dict)
     engine_endpoints: "Mapping[str, EngineEndpoint]" = field(default_factory=dict)
+    engine_searches: "Mapping[str, EngineSearch]" = field(default_factory=dict)
     pools: "tuple[PoolDemand, ...]" = ()
     standby: "tuple[Standby, ...]" = ()
     partitioned: "tuple[PartitionedNode, ...]" = ()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.devices import DeviceResource
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings
     from fairlead.specs.serving import Serving
+    from fairlead.specs.sweep import Sweep
     from fairlead.state.snapshot import Workload
 
 LATER = "chosen-when-it-starts"
@@ -40,6 +41,8 @@ def render(files: tuple[str, ...], pods: bool) -> int:
             objects += _created(spec)
         if pods and type(spec).__name__ == "Serving" and getattr(spec, "engine", None) is not None:
             objects.append(_served(cast("Serving", spec)))
+        if pods and type(spec).__name__ == "Sweep" and getattr(spec, "engine", None) is not None:
+            objects.append(_searched(cast("Sweep", spec)))
     print(to_yaml(objects), end="")
     return 0
 
@@ -110,6 +113,17 @@ def _served(spec: "Serving") -> dict[str, Any]:
         workload=workload, target=Version(name="r1", spec=spec), device=device, models=_models(is_chosen)
     )
     return rendered(endpoint_driver_of(spec.engine), handover)
+
+
+def _searched(spec: "Sweep") -> dict[str, Any]:
+    """Render the initial object for the engine of a sweep."""
+    from fairlead.cluster.kubernetes.engines import katib
+    from fairlead.state.reasons import JUST_SUBMITTED
+    from fairlead.state.snapshot import Intent, Phase, Status, Workload
+
+    status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
+    sweep = Workload(uid=NO_UID, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
+    return katib.render(sweep, spec.num_trials)
 
 
 def _models(is_chosen: bool) -> tuple[tuple[str, str], ...]:

@@ -18,6 +18,8 @@ ENGINE, INDEX_BASE = f"{DOMAIN}/engine", f"{DOMAIN}/index-base"
 SERVICE = f"{DOMAIN}/service"
 # On objects that an engine creates for an endpoint: the endpoint and the revision.
 ENDPOINT_UID, REVISION = f"{DOMAIN}/endpoint-uid", f"{DOMAIN}/revision"
+# On the Experiment of a sweep and all that Katib makes of it: whose it is.
+SWEEP_UID = f"{DOMAIN}/sweep-uid"
 # Labels by which engines number the pods of one template, from 0.
 JOB_INDEX, REPLICA_INDEX = "batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index"
 TASK_INDEX = "volcano.sh/task-index"

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.endpoint_engines import EndpointEngine
     from fairlead.specs.serving import Serving
+    from fairlead.specs.sweep_engines import SweepEngine
     from fairlead.specs.team import Team
     from fairlead.specs.workload import WorkloadSpec
     from fairlead.state.access_keys import AccessKey
@@ -502,10 +503,10 @@ class LocalCluster:
         """Return True: a gateway starts with the first endpoint."""
         return True
 
-    def engine_problem(self, engine: "EndpointEngine") -> str | None:
+    def engine_problem(self, engine: "EndpointEngine | SweepEngine") -> str | None:
         """Return the reason that applies to all engines: they need Kubernetes."""
         return (
-            f"{engine} is a controller of Kubernetes, and the local cluster has none. Remove `engine` to serve it "
+            f"{engine} is a controller of Kubernetes, and the local cluster has none. Remove `engine` to run it "
             "here, or name a cluster that has it with `--context`"
         )
 

@@ -169,6 +169,7 @@ def families_of(snapshot: Snapshot) -> dict[str, Family]:
             measurement=snapshot.measurements.get(uid),
             unaddressed=snapshot.unaddressed.get(uid),
             engine=snapshot.engine_endpoints.get(uid),
+            search=snapshot.engine_searches.get(uid),
         )
         for uid, (children, settled, moving) in members.items()
     }

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fairlead.policy.serving.spot_return import SpotRoom
     from fairlead.state.demand import Demand
     from fairlead.state.engine_endpoints import EngineEndpoint
+    from fairlead.state.engine_searches import EngineSearch
     from fairlead.state.measurements import Measurement
 
 Spec = TypeVar("Spec", bound=WorkloadSpec)
@@ -49,6 +50,8 @@ class Family:
         measurement: Answers to the query by which it scales; None if not queried.
         unaddressed: Why it has no address; None if it has one, or needs none.
         engine: The report of the engine that serves it; None without one, or before the first report.
+        search: The report of the engine that proposes the values of its trials; None without one, or before the first
+            report.
         share: The number of children it may have beside all other parents of its kind; None if not limited.
         out_of_reach: Why no number of replicas meets its targets for token times; empty if some number does, None if
             not known.
@@ -65,6 +68,7 @@ class Family:
     measurement: "Measurement | None" = None
     unaddressed: str | None = None
     engine: "EngineEndpoint | None" = None
+    search: "EngineSearch | None" = None
     share: int | None = None
     out_of_reach: str | None = None
     spot_room: "SpotRoom | None" = None

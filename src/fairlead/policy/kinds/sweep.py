@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from fairlead.frozen import dataclass
+from fairlead.policy.kinds.engine_search import new_proposals, read_values, say_search, search_end
 from fairlead.policy.kinds.parents import advance, child_name, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.search.population import best_part, explore, gives_way
@@ -52,6 +53,7 @@ class SweepDetail:
         rungs: Values that trials reported at rungs.
         length: Steps of a whole trial, which determine the first rung if the spec does not give it; None before a trial
             has reported it, and if not needed. It stays fixed, since reports at other rungs would not be comparable.
+        proposed: The names that an engine gave to the trials, by their numbers.
     """
 
     submitted: int = 0
@@ -62,6 +64,7 @@ class SweepDetail:
     best_value: float | None = None
     rungs: tuple[RungReport, ...] = ()
     length: int | None = None
+    proposed: tuple[str, ...] = ()
 
 
 def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
@@ -79,9 +82,13 @@ def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
     end = _end(sweep, family, history, detail, now)
     if end is not None:
         return finish(sweep, family, *end, now, detail=detail)
-    new = _submissions(sweep, family, history.records, detail)
+    if spec.engine is None:
+        new = _submissions(sweep, family, history.records, detail)
+    else:
+        new, detail = _proposed(sweep, family, detail)
     detail = replace(detail, submitted=detail.submitted + len(new))
-    said = f"{_progress(detail, spec, history)}{_say_best(sweep, history)}"
+    waits = say_search(spec, family.search, num_active + len(new))
+    said = f"{_progress(detail, spec, history)}{_say_best(sweep, history)}{waits}"
     reason = Reason(code=Code.CHILDREN_RUNNING, message=said)
     event = _news(sweep, family, before, detail)
     return advance(sweep, reason, now, detail=detail, submit=new, children=orders, event=event)
@@ -99,7 +106,7 @@ def foresee(sweep: Workload[Sweep], family: Family) -> None:
     The sampler caches the result, and recomputes it if the assumption fails.
     """
     spec, detail = sweep.spec, detail_of(sweep)
-    is_over = detail.submitted >= num_wanted(spec, detail.pruned)
+    is_over = detail.submitted >= num_wanted(spec, detail.pruned) or spec.engine is not None
     if is_over or spec.is_population or spec.objective is None or spec.chosen_sampler is not Sampler.TPE:
         return
     records = list(trials_of(sweep, family))
@@ -421,7 +428,19 @@ def _end(
     if at is not None and now >= at:
         message = f"its time, {describe_duration(spec.stop.duration_s or 0.0)}, is over; {done}{said}"
         return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
-    return None
+    return search_end(spec, family.search, detail.submitted - detail.over, f"{done}{said}")
+
+
+def _proposed(
+    sweep: Workload[Sweep], family: Family, detail: SweepDetail
+) -> tuple[tuple[SubmitChild, ...], SweepDetail]:
+    """Return the trials that an engine proposed since the last pass, and the detail with their names."""
+    spec = sweep.spec
+    room = min(num_wanted(spec, detail.pruned) - detail.submitted, MOST_AT_ONCE)
+    new = new_proposals(family.search, detail.proposed, room)
+    runs = (trial_run(spec, read_values(spec.space, each.values)) for each in new)
+    orders = tuple(submit(sweep, str(number), run) for number, run in enumerate(runs, detail.submitted))
+    return orders, replace(detail, proposed=(*detail.proposed, *(each.name for each in new)))
 
 
 def _submissions(

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from fairlead.specs import quantities, sweep
 from fairlead.specs.goal import Goal
+from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.specs.tables.field_types import (
     ANY,
     DURATION,
@@ -238,6 +239,14 @@ SWEEP = Section(
             attributes=("seed",),
             example="7",
             also=("random_seed", "random_state"),
+        ),
+        Key(
+            name="engine",
+            kind=word(SweepEngine),
+            doc="A controller of the cluster that chooses the values of trials instead of Fairlead; see engines.md.",
+            attributes=("engine",),
+            example="katib",
+            also=("controller", "backend", "managed_by", "platform", "tuner"),
         ),
         Key(
             name="trial",

@@ -10,6 +10,7 @@ from fairlead.cluster.kubernetes.manifests.install import VERSION
 from fairlead.frozen import dataclass
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
+from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.text.quantities import plural
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -36,13 +37,13 @@ class Part:
     Attributes:
         api: Its API group, with the version if others share the group.
         image: Text that the names of its images contain.
-        engines: Values of `engine` of a Training or a Serving that it supports.
+        engines: Values of `engine` of a Training, a Sweep or a Serving that it supports.
     """
 
     name: str
     api: str
     image: str
-    engines: tuple[Engine | EndpointEngine, ...] = ()
+    engines: tuple[Engine | EndpointEngine | SweepEngine, ...] = ()
 
 
 KUBEFLOW = (Engine.PYTORCHJOB, Engine.TFJOB, Engine.XGBOOSTJOB, Engine.MPIJOB)
@@ -56,7 +57,7 @@ ENGINES = (
         engines=(Engine.KUBEFLOW_TRAINER,),
     ),
     Part(name="Kubeflow training-operator", api="kubeflow.org/v1", image="training-operator", engines=KUBEFLOW),
-    Part(name="Katib", api="kubeflow.org/v1beta1", image="katib-controller"),
+    Part(name="Katib", api="kubeflow.org/v1beta1", image="katib-controller", engines=(SweepEngine.KATIB,)),
     Part(name="KubeRay", api="ray.io", image="kuberay", engines=(Engine.RAYJOB,)),
     Part(name="KServe", api="serving.kserve.io", image="kserve-controller", engines=(EndpointEngine.KSERVE,)),
     Part(

@@ -57,6 +57,7 @@ from fairlead.specs.engines import Engine
 from fairlead.specs.model_reference import LATEST, ModelReference, read_reference
 from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.serving import Replica, Serving, scaled_as
+from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.specs.team import Team
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
@@ -288,18 +289,23 @@ class UserClient:
             return False
         return True
 
-    def engine_problem(self, engine: EndpointEngine) -> str | None:
+    def engine_problem(self, engine: EndpointEngine | SweepEngine) -> str | None:
         """Return the problem if the cluster does not have the engine's API; otherwise None."""
-        # Imported here because few endpoints have an engine.
+        # Imported here because few endpoints and sweeps have an engine.
+        from fairlead.cluster.kubernetes.engines import katib
         from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of, missing
 
-        driver = endpoint_driver_of(engine)
+        if isinstance(engine, SweepEngine):
+            kind, api = katib.KIND, katib.API
+        else:
+            driver = endpoint_driver_of(engine)
+            kind, api = driver.kind, driver.api
         try:
-            self.client.get(f"/apis/{driver.api}")
+            self.client.get(f"/apis/{api}")
         except ApiError as error:
             if error.status != 404:
                 raise
-            return missing(engine, driver.kind, driver.api)
+            return missing(engine, kind, api)
         return None
 
     def access_keys(self) -> tuple[AccessKey, ...]:

@@ -9,6 +9,7 @@ from fairlead.cluster.kubernetes.engines.endpoint_port import EndpointDriver
 from fairlead.cluster.kubernetes.engines.port import Driver
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
+from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.specs.training import Training
 
 _PACKAGE = "fairlead.cluster.kubernetes.engines"
@@ -64,7 +65,7 @@ def is_queued_by_kueue(spec: Training) -> bool:
     return spec.queue is not None and spec.engine is not Engine.VOLCANO
 
 
-def missing(engine: Engine | EndpointEngine, kind: str, api: str) -> str:
+def missing(engine: Engine | EndpointEngine | SweepEngine, kind: str, api: str) -> str:
     """Return a sentence, without its full stop, that the cluster lacks an API that an engine needs."""
     return (
         f"this cluster has no {kind} ({api}), which `engine: {engine}` needs: install it, choose another engine "

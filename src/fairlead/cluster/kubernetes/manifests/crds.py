@@ -17,7 +17,7 @@ from fairlead.specs.keys import API_VERSION, OBJECTS
 from fairlead.specs.pool import PoolGpu
 from fairlead.specs.resources import Resources
 from fairlead.specs.serving import Scale, Serving
-from fairlead.specs.sweep import Prune
+from fairlead.specs.sweep import Prune, Sweep
 from fairlead.specs.tables import field_types as kinds
 from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
 from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
@@ -78,6 +78,7 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Resources: validation.sharing_rules,
     Training: validation.engine_rules,
     Prune: validation.population_rules,
+    Sweep: validation.sweep_rules,
     PoolGpu: validation.partition_rules,
     Serving: validation.endpoint_rules,
     Scale: validation.scale_rules,

@@ -120,8 +120,11 @@ ENGINE_RULES: Rules = [
     rule("trainer.kubeflow.org", ("trainingruntimes",), ("get", "create", "delete")),  # the pods of an attempt
     rule("ray.io", ("rayjobs",), _HANDED),
     rule("batch.volcano.sh", ("jobs",), _HANDED),
+    rule("kubeflow.org", ("experiments",), ("list", "watch", "create", "patch")),  # what Katib searches
+    rule("kubeflow.org", ("trials",), ("list", "watch")),  # what it proposes
+    rule("kubeflow.org", ("trials/status",), ("patch",)),  # how that ended
     rule("serving.kserve.io", ("inferenceservices",), (*_HANDED, "patch")),
-    rule("apps", ("deployments",), ("list", "watch")),  # roll-outs of KServe's and Seldon's Deployments
+    rule("apps", ("deployments",), ("list", "watch")),  # roll-outs of KServe's, Seldon's, Katib's
     rule("machinelearning.seldon.io", ("seldondeployments",), (*_HANDED, "patch")),
     rule("serving.knative.dev", ("services",), (*_HANDED, "patch")),
     rule("serving.knative.dev", ("revisions",), ("list", "watch")),  # their number of replicas

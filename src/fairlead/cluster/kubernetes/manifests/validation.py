@@ -18,7 +18,7 @@ from fairlead.cluster.preflight import (
     OTHER_PLACES,
 )
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
-from fairlead.specs import endpoint_engines, engines, serving
+from fairlead.specs import endpoint_engines, engines, serving, sweep_engines
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
 from fairlead.specs.formats.advice import advice, limits_of
 from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
@@ -268,6 +268,21 @@ def endpoint_rules() -> list[Rule]:
         refused("!has(self.access)", given.ANSWERS, given.NO_ACCESS, at=".access"),
         refused(none_at(given.EndpointEngine.KSERVE), given.TRIES, given.NO_CANARY, at=".canary"),
         refused(none_at(given.EndpointEngine.SELDON), given.DIVIDES, given.NO_WEIGHT, at=".canary"),
+    ]
+
+
+def sweep_rules() -> list[Rule]:
+    """Rules for a sweep with an engine; ``self`` is its spec. The operator says what needs its ranges read."""
+    given = sweep_engines
+
+    def refused(test: str, why: str, *, at: str) -> Rule:
+        sentence = (say("`engine: "), "self.engine", say(f"` {given.PROPOSES}: {why}"))
+        return rule(f"!has(self.engine) || {test}", *sentence, at=at)
+
+    return [
+        refused("!has(self.objectives) || self.objectives.size() == 0", given.ONE_OBJECTIVE, at=".objectives"),
+        refused("has(self.objective) || has(self.objectives)", given.NO_OBJECTIVE, at=".engine"),
+        refused("has(self.parallel) && string(self.parallel) != 'free'", given.NO_PARALLEL, at=".engine"),
     ]
 
 

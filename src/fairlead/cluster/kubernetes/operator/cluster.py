@@ -55,6 +55,7 @@ from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.demand import Demand
 from fairlead.state.engine_endpoints import EngineEndpoint
+from fairlead.state.engine_searches import EngineSearch
 from fairlead.state.measurements import Measurement
 from fairlead.state.partitions import PartitionStep
 from fairlead.state.plan import Change, ChildIntent, Plan, SubmitChild
@@ -134,6 +135,7 @@ class KubernetesCluster:
         demand_of: Returns the demand on the endpoints of a snapshot, by uid; by default it is not measured.
         measured_of: Returns the results of the queries that scale endpoints, by uid; by default none are made.
         served_of: Returns what engines report of the endpoints of a snapshot, by uid; by default there are none.
+        searched_of: Returns what engines propose for the sweeps of a snapshot, by uid; by default there are none.
         recommended_of: Returns the recommendations for these runs; by default none are read.
         standby: Keeps nodes of pools ready in advance; None for none.
         partitions: Repartitions the GPUs of nodes; None for none.
@@ -153,6 +155,7 @@ class KubernetesCluster:
         demand_of: Callable[[Snapshot], Mapping[str, Demand]] = lambda _: {},
         measured_of: Callable[[Snapshot], Mapping[str, Measurement]] = lambda _: {},
         served_of: Callable[[Snapshot], Mapping[str, EngineEndpoint]] = lambda _: {},
+        searched_of: Callable[[Snapshot], Mapping[str, EngineSearch]] = lambda _: {},
         recommended_of: Callable[[Iterable[Workload]], tuple[Recommendation, ...]] = lambda _: (),
         standby: StandbyNodes | None = None,
         partitions: NodePartitions | None = None,
@@ -181,6 +184,7 @@ class KubernetesCluster:
         self._demand_of = demand_of
         self._measured_of = measured_of
         self._served_of = served_of
+        self._searched_of = searched_of
         self._recommended_of = recommended_of
 
     @property
@@ -218,6 +222,8 @@ class KubernetesCluster:
             seen = replace(seen, measurements=measured)
         if served := self._served_of(seen):
             seen = replace(seen, engine_endpoints=served)
+        if searched := self._searched_of(seen):
+            seen = replace(seen, engine_searches=searched)
         if recommended := self._recommended_of(seen.workloads):
             seen = replace(seen, recommended=recommended)
         growth, asked = self._outlook(seen.workloads)

@@ -1,0 +1,399 @@
+"""Gives each sweep that has an engine its Experiment, reads what that proposes, and tells it how trials ended.
+
+Level-triggered and without memory: an Experiment's name follows from its sweep and the start, which of its Trials have
+a run follows from the sweep's status, and how those ended from the runs.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.engines import katib
+from fairlead.cluster.kubernetes.engines.katib import KatibTrial
+from fairlead.cluster.kubernetes.engines.table import missing
+from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.frozen import dataclass
+from fairlead.policy.kinds.record import Family
+from fairlead.policy.kinds.sweep import detail_of, num_wanted, trials_of
+from fairlead.policy.search.trials import TrialRecord, TrialState
+from fairlead.specs.sweep import Sweep
+from fairlead.specs.sweep_engines import SweepEngine
+from fairlead.state.engine_searches import EngineSearch
+from fairlead.state.snapshot import AnyWorkload, Phase, Snapshot, Workload
+
+# How long nothing is tried again that the API server refused.
+PAUSE_S = 10.0
+# How often Deployments are asked why nothing was proposed, as an Experiment says nothing of that.
+ASK_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Experiment:
+    """An Experiment without its template."""
+
+    key: str
+    version: int
+    uid: str
+    sweep_uid: str
+    attempt: int
+    content: Mapping[str, Any]
+    num_most: int | None
+    is_leaving: bool
+
+    @property
+    def name(self) -> str:
+        return self.key.partition("/")[2]
+
+    @property
+    def is_over(self) -> bool:
+        return katib.observe(self.content, ()).is_over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A Trial with whose it is."""
+
+    key: str
+    version: int
+    uid: str
+    sweep_uid: str
+    experiment: str
+    trial: KatibTrial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Caches:
+    """The watches, which begin with the first sweep that has the engine."""
+
+    experiments: Cache[_Experiment]
+    trials: Cache[_Trial]
+
+    @property
+    def is_synced(self) -> bool:
+        return self.experiments.is_synced and self.trials.is_synced
+
+    def experiment(self, sweep: Workload[Sweep]) -> _Experiment | None:
+        """The Experiment that still proposes, as one does through a suspension; else that of the sweep's start."""
+        own = [each for each in self.experiments.all() if each.sweep_uid == sweep.uid]
+        open_ = [each for each in own if not each.is_over and not each.is_leaving]
+        of_start = [each for each in own if each.attempt == sweep.status.attempt]
+        return max(open_ or of_start, key=lambda each: each.attempt, default=None)
+
+    def num_trials(self, there: _Experiment) -> int:
+        """Return how many Trials an Experiment has."""
+        return sum(each.experiment == there.name for each in self.trials_of(there.sweep_uid))
+
+    def trials_of(self, sweep_uid: str) -> list[_Trial]:
+        return [each for each in self.trials.all() if each.sweep_uid == sweep_uid]
+
+
+class SearchController:
+    """The hands of the operator where an engine proposes the values of trials.
+
+    Args:
+        may_act: Whether we still lead; asked before each request.
+    """
+
+    def __init__(
+        self, client: Client, view: Informers, *, may_act: Callable[[], bool] = lambda: True, idle_s: float = IDLE_S
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._may_act = may_act
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._caches: _Caches | None = None
+        self._refused: dict[str, tuple[str, float]] = {}
+        self._said: dict[str, str] = {}
+        self._asked: dict[str, float] = {}
+        self._is_behind = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether something is still to be done, or asked."""
+        return self._is_behind
+
+    def stop(self) -> None:
+        """End all watches."""
+        if self._caches is not None:
+            self._caches.experiments.stop()
+            self._caches.trials.stop()
+
+    def look(self, seen: Snapshot) -> Mapping[str, EngineSearch]:
+        """Return what the engine proposes for the sweeps of a snapshot, by uid."""
+        return {sweep.uid: self._look(sweep, self._watch()) for sweep in _sweeps(seen)}
+
+    def _look(self, sweep: Workload[Sweep], caches: _Caches) -> EngineSearch:
+        if not caches.is_synced:
+            return EngineSearch(message=self._problem(caches))
+        with self._lock:
+            refused, said = self._refused.get(sweep.uid), self._said.get(sweep.uid, "")
+        there = caches.experiment(sweep)
+        if there is None:
+            return EngineSearch(message="" if refused is None else refused[0])
+        own = (each.trial for each in caches.trials_of(sweep.uid) if each.experiment == there.name)
+        found = katib.observe(there.content, own)
+        return EngineSearch(
+            proposals=found.proposals,
+            is_over=found.is_over,
+            has_failed=found.has_failed,
+            message=found.message or said,
+        )
+
+    def act(self, agent: Agent, seen: Snapshot) -> None:
+        """Give out what is to be done by a snapshot, and for sweeps that are over, which it does not show."""
+        is_behind, sweeps = False, self._all_sweeps()
+        uids = {each.uid for each in sweeps}
+        with self._lock:
+            self._refused = {uid: each for uid, each in self._refused.items() if uid in uids}
+            self._said = {uid: each for uid, each in self._said.items() if uid in uids}
+            self._asked = {uid: each for uid, each in self._asked.items() if uid in uids}
+        for sweep in sweeps:
+            caches = self._watch()
+            if not caches.is_synced:
+                is_behind = True
+                continue
+            children = self._children(seen, sweep)
+            is_behind = self._tell_ends(agent, sweep, children, caches) or is_behind
+            there = caches.experiment(sweep)
+            if sweep.status.phase is Phase.RUNNING and there is None:
+                is_behind = True
+                self._give(agent, sweep)
+            elif sweep.status.phase.is_final and there is not None and not there.is_over and not there.is_leaving:
+                is_behind = self._end(agent, sweep, there, caches.num_trials(there)) or is_behind
+            elif sweep.status.phase is Phase.RUNNING and there is not None and not there.is_over:
+                is_behind = self._ask_why(agent, sweep, there, caches) or is_behind
+        self._is_behind = is_behind
+
+    def _all_sweeps(self) -> list[Workload[Sweep]]:
+        found = (each.workload for each in self._view.cache_of(Sweep.__name__).all())
+        return [each for each in found if each is not None and each.spec.engine is not None]
+
+    def _children(self, seen: Snapshot, sweep: Workload[Sweep]) -> dict[str, AnyWorkload]:
+        """The runs of a sweep by their names within it, as a snapshot has them where it shows them."""
+        shown: dict[str, AnyWorkload] = {
+            each.uid: each for each in (*seen.workloads, *seen.ended) if each.parent == sweep.uid
+        }
+        prefix = f"{sweep.spec.name}-"
+        return {
+            each.name.removeprefix(prefix): shown.get(each.uid, each.workload)
+            for each in self._view.children_of(sweep.uid)
+            if each.workload is not None
+        }
+
+    def _give(self, agent: Agent, sweep: Workload[Sweep]) -> None:
+        with self._lock:
+            refused = self._refused.get(sweep.uid)
+        if refused is None or time.monotonic() >= refused[1]:
+            what = f"create experiment {sweep.spec.team}/{katib.experiment_name(sweep)}"
+            agent.submit(sweep.uid, what, partial(self._create, sweep))
+
+    def _create(self, sweep: Workload[Sweep]) -> None:
+        detail, caches = detail_of(sweep), self._watch()
+        num_trials = num_wanted(sweep.spec, detail.pruned) - detail.submitted
+        if num_trials < 1 or caches.experiment(sweep) is not None or not self._may_act():
+            return
+        content = katib.render(sweep, num_trials)
+        problem: str | None = None
+        try:
+            caches.experiments.put(self._client.create(_path(katib.EXPERIMENTS, sweep.spec.team), content))
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                name = content["metadata"]["name"]
+                problem = (
+                    f"an {katib.KIND} named {name} is there that is not this sweep's; delete it, or give the sweep "
+                    "another name"
+                )
+            else:
+                phase, problem = refusals.explain(error, sweep.spec.team, kind=katib.KIND)
+                if phase is None:
+                    raise
+        with self._lock:
+            self._refused.pop(sweep.uid, None)
+            if problem is not None:
+                self._refused[sweep.uid] = (problem, time.monotonic() + PAUSE_S)
+        self._view.wake()
+
+    def _tell_ends(
+        self, agent: Agent, sweep: Workload[Sweep], children: Mapping[str, AnyWorkload], caches: _Caches
+    ) -> bool:
+        """Tell the engine which trials are over; return whether any had to be told."""
+        assert sweep.spec.objective is not None
+        detail, is_over = detail_of(sweep), sweep.status.phase.is_final
+        numbers = {name: number for number, name in enumerate(detail.proposed)}
+        records: dict[int, TrialRecord] | None = None
+        has_told = False
+        for each in caches.trials_of(sweep.uid):
+            if each.trial.is_completed:
+                continue
+            number = numbers.get(each.trial.name)
+            if number is None and not is_over:
+                continue
+            if records is None:
+                records = {one.number: one for one in trials_of(sweep, Family(children=children))}
+            record = None if number is None else records.get(number)
+            if record is not None and record.state is TrialState.ACTIVE:
+                continue
+            has_told = True
+            what = f"tell the end of {each.key}"
+            agent.submit(each.uid, what, partial(self._write_end, each, record, sweep.spec.objective.metric))
+        return has_told
+
+    def _write_end(self, found: _Trial, record: TrialRecord | None, metric: str) -> None:
+        if not self._may_act():
+            return
+        namespace, _, name = found.key.partition("/")
+        body = {
+            "metadata": {"uid": found.uid, "resourceVersion": found.trial.version},
+            "status": katib.ended_status(found.trial, record, metric, time.time()),
+        }
+        try:
+            content = self._client.merge(f"{_path(katib.TRIALS, namespace, name)}/status", body)
+        except ApiError as error:
+            # Katib wrote something in between, or it is gone: the watch tells what is to be done then.
+            if error.status not in (404, 409):
+                raise
+            return
+        self._watch().trials.put(content)
+
+    def _end(self, agent: Agent, sweep: Workload[Sweep], there: _Experiment, num_trials: int) -> bool:
+        """Have an engine propose no more for a sweep that is over: it gets no more trials than it has.
+
+        Return whether it had to be told.
+        """
+        most = max(1, num_trials)
+        if there.num_most == most:
+            return False
+        agent.submit(sweep.uid, f"end experiment {there.key}", partial(self._write_most, there, most))
+        return True
+
+    def _write_most(self, there: _Experiment, most: int) -> None:
+        if not self._may_act():
+            return
+        namespace, _, name = there.key.partition("/")
+        spec: dict[str, int] = {"maxTrialCount": most}
+        parallel = int((there.content.get("spec") or {}).get("parallelTrialCount") or 1)
+        if parallel > most:
+            spec["parallelTrialCount"] = most
+        body = {"metadata": {"uid": there.uid}, "spec": spec}
+        try:
+            content = self._client.merge(_path(katib.EXPERIMENTS, namespace, name), body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return
+        self._watch().experiments.put(content)
+
+    def _ask_why(self, agent: Agent, sweep: Workload[Sweep], there: _Experiment, caches: _Caches) -> bool:
+        """Ask why nothing is proposed while no trial runs; return whether to come again."""
+        if caches.num_trials(there):
+            with self._lock:
+                self._said.pop(sweep.uid, None)
+            return False
+        if time.monotonic() - self._asked.get(sweep.uid, 0.0) >= ASK_EVERY_S:
+            self._asked[sweep.uid] = time.monotonic()
+            agent.submit(sweep.uid, f"ask why {there.key} proposes nothing", partial(self._ask, sweep, there.name))
+        return True
+
+    def _ask(self, sweep: Workload[Sweep], experiment: str) -> None:
+        """Take what the Deployment of the engine's algorithm says of itself."""
+        query = {"labelSelector": f"{names.SWEEP_UID}={sweep.uid}"}
+        found = self._client.items(f"/apis/apps/v1/namespaces/{sweep.spec.team}/deployments", query)
+        said = ""
+        for each in found:
+            said = trouble_of(each) or said
+        with self._lock:
+            before, self._said[sweep.uid] = self._said.get(sweep.uid, ""), said
+        if before != said:
+            self._view.wake()
+
+    def _watch(self) -> _Caches:
+        if self._caches is None:
+            query = {"labelSelector": f"{names.ENGINE}={SweepEngine.KATIB.value},{names.SWEEP_UID}"}
+
+            def cache(plural: str, read: Callable[[dict[str, Any]], Any]) -> Cache[Any]:
+                return Cache(
+                    self._client, f"/apis/{katib.API}/{plural}", read, lambda *_: self._view.wake(),
+                    synced=self._view.wake, query=query, idle_s=self._idle_s,
+                )  # fmt: skip
+
+            self._caches = _Caches(
+                experiments=cache(katib.EXPERIMENTS, _read_experiment), trials=cache(katib.TRIALS, _read_trial)
+            )
+            self._caches.experiments.start()
+            self._caches.trials.start()
+        return self._caches
+
+    def _problem(self, caches: _Caches) -> str:
+        """Tell what a cluster lacks for the engine, or does not grant; empty where nothing is known to be missing."""
+        for cache, kind in ((caches.experiments, katib.KIND), (caches.trials, "Trial")):
+            trouble = None if cache.is_synced else cache.trouble
+            if isinstance(trouble, ApiError) and trouble.status == 404:
+                return missing(SweepEngine.KATIB, kind, katib.API)
+            if isinstance(trouble, ApiError) and trouble.status == 403:
+                return f"the operator may not watch {kind} ({katib.API}): `fairlead install` gives it the right"
+        return ""
+
+
+def trouble_of(deployment: Mapping[str, Any]) -> str:
+    """Return why a Deployment of Katib's has no pod that is ready, as a clause; empty where it has."""
+    status, name = deployment.get("status") or {}, deployment["metadata"]["name"]
+    if status.get("readyReplicas"):
+        return ""
+    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    failure = conditions.get("ReplicaFailure") or {}
+    if failure.get("status") == "True":
+        said = " ".join(str(failure.get("message") or "").split()).rstrip(".")[:400]
+        return f"the pod of {name} is refused: {said}"
+    return f"its Deployment {name} has no pod that is ready"
+
+
+def _sweeps(seen: Snapshot) -> list[Workload[Sweep]]:
+    found = [each for each in seen.parents if isinstance(each.spec, Sweep) and each.spec.engine is not None]
+    return cast("list[Workload[Sweep]]", found)
+
+
+def _path(plural: str, namespace: str, name: str | None = None) -> str:
+    place = f"/apis/{katib.API}/namespaces/{namespace}/{plural}"
+    return place if name is None else f"{place}/{name}"
+
+
+def _read_experiment(content: dict[str, Any]) -> _Experiment | None:
+    metadata = content["metadata"]
+    found = metadata.get("labels") or {}
+    if names.SWEEP_UID not in found:
+        return None
+    spec = content.get("spec") or {}
+    most = spec.get("maxTrialCount")
+    return _Experiment(
+        key=f"{metadata['namespace']}/{metadata['name']}",
+        version=int(metadata["resourceVersion"]),
+        uid=str(metadata["uid"]),
+        sweep_uid=str(found[names.SWEEP_UID]),
+        attempt=int(found.get(names.ATTEMPT) or 0),
+        content={"status": content.get("status"), "spec": {"parallelTrialCount": spec.get("parallelTrialCount")}},
+        num_most=most if isinstance(most, int) else None,
+        is_leaving="deletionTimestamp" in metadata,
+    )
+
+
+def _read_trial(content: dict[str, Any]) -> _Trial | None:
+    metadata = content["metadata"]
+    found = metadata.get("labels") or {}
+    if names.SWEEP_UID not in found:
+        return None
+    return _Trial(
+        key=f"{metadata['namespace']}/{metadata['name']}",
+        version=int(metadata["resourceVersion"]),
+        uid=str(metadata["uid"]),
+        sweep_uid=str(found[names.SWEEP_UID]),
+        experiment=str(found.get(katib.LABEL) or ""),
+        trial=katib.read_trial(content),
+    )
