@@ -10,8 +10,8 @@ import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, compress, islice, repeat
-from operator import is_not
+from itertools import chain, compress, islice, pairwise, repeat
+from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, TypeVar
 
 from fairlead.frozen import dataclass
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fairlead.policy.placement.packed_capacity import Holdings
 
 Item = TypeVar("Item")
+_uid = attrgetter("uid")
 # Objects are compared in blocks of these sizes; after a difference, a match is searched this far ahead.
 BLOCKS = (512, 64, 8)
 AHEAD = 16
@@ -92,9 +93,11 @@ class PassCache:
         self._quiet_until: list[tuple[float, str]] = []
         self._until: dict[str, float] = {}
         self._parts: dict[str, _Part] = {}
-        # Runs with a part, in the order of the snapshot, and the position of each; None until computed.
+        # Runs with a part, in the order of the snapshot, and their uids; None until computed.
         self._held: list[Workload] | None = None
-        self._places: dict[str, int] = {}
+        self._held_uids: list[str] = []
+        # Whether the snapshot is in the order of uids, so that a place in it follows from the uid.
+        self._is_by_uid = False
         self._sums = Ledger({}, Capacity(), {}, {})
         # The number of runs that hold something, by team and priority; scavengers count for no team.
         self._priorities = Counter[tuple[str, int]]()
@@ -120,9 +123,11 @@ class PassCache:
             self._sums = Ledger({}, capacity(snapshot.nodes), {}, {})
             gone_pods, new_pods = list[Pod](), list(snapshot.pods)
             gone, new = list[Workload](), list(snapshot.workloads)
+            self._is_by_uid = all(a.uid < b.uid for a, b in pairwise(new))
         else:
             gone_pods, new_pods = differences(last.pods, snapshot.pods)
             gone, new = differences(last.workloads, snapshot.workloads)
+            self._is_by_uid = self._is_by_uid and _are_in_place(new, snapshot.workloads)
         # If this raises, the next call starts from scratch.
         self._seen = None
         touched = dict[str, None]()
@@ -144,6 +149,8 @@ class PassCache:
         for run in new:
             self.runs[run.uid] = run
             touched[run.uid] = None
+        if not self._is_by_uid:
+            self._held = None
         for uid in touched:
             held_before = uid in self._parts
             self._note(uid)
@@ -164,6 +171,8 @@ class PassCache:
         """Return these runs in the order of the snapshot."""
         if len(found) < 2:
             return list(found.values())
+        if self._is_by_uid:
+            return sorted(found.values(), key=_uid)
         assert self._seen is not None
         return [run for run in self._seen.workloads if run.uid in found]
 
@@ -178,7 +187,7 @@ class PassCache:
         if self._held is None:
             assert self._seen is not None
             self._held = [run for run in self._seen.workloads if run.uid in self._parts]
-            self._places = {run.uid: place for place, run in enumerate(self._held)}
+            self._held_uids = [run.uid for run in self._held]
         return list(self._held)
 
     def holder_facts(self, holders: Sequence[Workload]) -> HolderFacts:
@@ -275,12 +284,20 @@ class PassCache:
 
     def _note_holder(self, uid: str, held_before: bool) -> None:
         """Update the list of holders after a change of a run."""
-        if self._held is None or not (held_before or uid in self._parts):
+        holds = uid in self._parts
+        if self._held is None or not (held_before or holds):
             return
-        if held_before and uid in self._parts:
-            self._held[self._places[uid]] = self.runs[uid]
-        else:
+        if not self._is_by_uid:
             self._held = None
+            return
+        place = bisect_left(self._held_uids, uid)
+        if held_before and holds:
+            self._held[place] = self.runs[uid]
+        elif holds:
+            self._held.insert(place, self.runs[uid])
+            self._held_uids.insert(place, uid)
+        else:
+            del self._held[place], self._held_uids[place]
 
     def _count(self, uid: str, run: Workload | None, pods: Sequence[Pod]) -> None:
         """Update the sums of holdings of teams to what a run holds now."""
@@ -337,6 +354,19 @@ def quiet_until(workload: Workload, pods: Sequence[Pod]) -> float | None:
         return None
     over_at = math.inf if spec.max_duration_s is None else (status.started_at or 0.0) + spec.max_duration_s
     return min(late_at, over_at) - EARLY_S
+
+
+def _are_in_place(some: Sequence[Workload], runs: Sequence[Workload]) -> bool:
+    """Return whether runs are in the order of their uids, if those that are not among ``some`` are."""
+    for run in some:
+        place = bisect_left(runs, run.uid, key=_uid)
+        if place == len(runs) or runs[place] is not run:
+            return False
+        if place and runs[place - 1].uid >= run.uid:
+            return False
+        if place + 1 < len(runs) and runs[place + 1].uid <= run.uid:
+            return False
+    return True
 
 
 def differences(old: Sequence[Item], new: Sequence[Item]) -> tuple[list[Item], list[Item]]:
