@@ -216,6 +216,75 @@ def test_kueue_says_why_it_waits(conditions: list[Object], message: str) -> None
     assert kueue.explain({"spec": {"queueName": "a"}, "status": {"conditions": conditions}}) == message
 
 
+def test_kueue_says_which_clusters_or_checks_an_admission_waits_for() -> None:
+    reserved: Object = {"conditions": [{"type": "QuotaReserved", "status": "True"}]}
+    begin = "Kueue has reserved quota for it in queue a, and waits for "
+    asked = {"spec": {"queueName": "a"}, "status": {**reserved, "nominatedClusterNames": ["east", "west"]}}
+    assert kueue.explain(asked) == f"{begin}room in east or west, where MultiKueue has asked for it"
+    checks = [{"name": "done", "state": "Ready"}, {"name": "nodes", "state": "Pending", "message": "Coming."}]
+    checked = {"spec": {"queueName": "a"}, "status": {**reserved, "admissionChecks": checks}}
+    assert kueue.explain(checked) == f"{begin}admission checks: nodes (Coming)"
+
+
+BEGAN, BEGAN_S = "2026-01-31T12:00:00Z", 1769860800.0
+
+
+def elsewhere(status: Object, *, suspend: bool = False, cluster: str = "east") -> EngineObject:
+    """A Job of two pods that MultiKueue gave to another cluster."""
+    spec = {"managedBy": kueue.MULTIKUEUE, "suspend": suspend, "completions": 2}
+    content = {"spec": spec, "status": {"startTime": BEGAN, **status}}
+    found = an_object(Engine.KUEUE, content)
+    return replace(found, is_dispatched=kueue.is_dispatched(content), is_suspended=suspend, cluster=cluster)
+
+
+def test_a_member_in_another_cluster_is_what_the_copied_status_says() -> None:
+    starting = an_absent(elsewhere({"active": 2, "ready": 1}))
+    assert (starting.phase, starting.message) == (
+        PodPhase.CREATED, "its pods are starting in cluster east: 1 of 2 are ready"
+    )  # fmt: skip
+    running = an_absent(elsewhere({"active": 2, "ready": 2}))
+    assert (running.phase, running.started_at, running.cluster) == (PodPhase.RUNNING, BEGAN_S, "east")
+    # One that is ready no more has not gone.
+    assert an_absent(elsewhere({"active": 2, "ready": 1}), has_run=True).phase is PodPhase.RUNNING
+    done = an_absent(elsewhere({"conditions": [{"type": "Complete", "status": "True"}]}))
+    assert (done.phase, done.cluster) == (PodPhase.SUCCEEDED, "east")
+
+
+def test_a_member_that_kueue_took_back_is_lost_once_it_has_run() -> None:
+    waiting = an_absent(elsewhere({}, suspend=True, cluster=""))
+    assert (waiting.phase, waiting.message) == (PodPhase.CREATED, "Kueue has not admitted it yet")
+    assert an_absent(elsewhere({}, suspend=True, cluster=""), has_run=True).phase is PodPhase.LOST
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "number"),
+    [
+        ("Container ranks for pod ml/train-2-0-x7k2p failed with exit code 3 matching FailJob rule", 3, None),
+        ("Container ranks for pod ml/train-2-0-x7k2p failed with exit code 137 matching FailJob rule", None, 9),
+    ],
+)  # fmt: skip
+def test_how_a_pod_of_another_cluster_ended_is_in_its_jobs_words(
+    said: str, code: int | None, number: int | None
+) -> None:
+    failed = {"type": "Failed", "status": "True", "message": said, "lastTransitionTime": BEGAN}
+    there = elsewhere({"conditions": [failed]})
+    pod = an_absent(there, ranks=4)
+    assert pod.phase is PodPhase.FAILED
+    assert pod.exits == (RankExit(rank=0, exit_code=code, signal=number, at=BEGAN_S),)
+    other = absent(
+        UID, replace(a_creation(attempt=2), index=1), AT, driver_of(Engine.KUEUE), there,
+        told_at=None, coming=False, created=True,
+    )  # fmt: skip
+    assert (other.phase, other.exits, other.message) == (PodPhase.FAILED, (), "its Job ended it")
+
+
+def test_a_pod_that_its_node_lost_in_another_cluster_is_no_failure_of_the_program() -> None:
+    said = "Pod ml/train-2-0-x7k2p has condition DisruptionTarget matching FailJob rule at index 0"
+    there = elsewhere({"conditions": [{"type": "Failed", "status": "True", "message": said}]})
+    pod = an_absent(there)
+    assert (pod.phase, pod.message) == (PodPhase.LOST, f"its Job failed: {said}, in cluster east")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -19,6 +19,7 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.names import LEASE, POLICY
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.engines.dispatched_runs import DispatchedRuns
 from fairlead.cluster.kubernetes.operator.engines.endpoint_controller import EndpointController
 from fairlead.cluster.kubernetes.operator.engines.engine_controller import EngineController
 from fairlead.cluster.kubernetes.operator.engines.search_controller import SearchController
@@ -205,6 +206,7 @@ class Operator:
             may_act=lambda: self.election.is_leader,
             create_s=settings.lease_s - settings.deadline_s,
         )
+        self._guests = DispatchedRuns(client, self.view, may_act=lambda: self.election.is_leader)
         self._endpoints = EndpointPublisher(self.cluster, self._gateways, may_act=lambda: self.election.is_leader)
         self._listener = Listener(self.cluster, devices=self._gpus.note)
         self._families = FamilyNotices(self.cluster, may_act=lambda: self.election.is_leader)
@@ -399,6 +401,7 @@ class Operator:
             # Placeholders are removed before the pods are created for which they hold room.
             self._askings.act(self.agent, now)
         self._engines.act(now)
+        self._guests.act(self.agent)
         self.agent.act(now)
 
     def _is_ready(self) -> bool:

@@ -397,6 +397,7 @@ class Pod:
         usage: Its peak usage, once it is over; None if not measured.
         silence: Set while its start shows no sign of life; None once it has started, and while what it waits for is
             known.
+        cluster: Another cluster that carries it out for its engine; None where it is in this one.
     """
 
     uid: str
@@ -416,6 +417,7 @@ class Pod:
     ready: bool = False
     usage: Usage | None = None
     silence: Silence | None = None
+    cluster: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,7 +198,8 @@ def _watch(
         return change_to(workload, move(status, *_outcome(workload, now), now, started_at=began, used=used))
     if status.phase is Phase.STARTING and all(pod.phase is not PodPhase.CREATED and pod.started_at for pod in own):
         ranks = plural(workload.gang.world_size, "rank")
-        message = f"{ranks} on {plural(len(own), 'node')} started{elastic.outlook(workload)}"
+        cluster = "" if own[0].cluster is None else f" of cluster {own[0].cluster}"
+        message = f"{ranks} on {plural(len(own), 'node')}{cluster} started{elastic.outlook(workload)}"
         reason = Reason(code=Code.RANKS_STARTED, message=message)
         refusals = 0 if workload.spec.most_nodes is None else status.refusals
         # A run started by an engine has waited there until now, which does not count as run time.

@@ -33,10 +33,17 @@ class Observation:
 
     Attributes:
         message: Why it is pending or has failed, as a sentence without its full stop; empty if no reason is given.
+        started_at: When its pods were started, where only the object says it.
+        index: The pod that failed first, where only the object says it; ``exit_code`` is how its container ended.
+        ended_at: When that was.
     """
 
     stage: Stage
     message: str = ""
+    started_at: float | None = None
+    index: int | None = None
+    exit_code: int = 0
+    ended_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

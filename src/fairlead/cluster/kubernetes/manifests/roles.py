@@ -130,6 +130,7 @@ ENGINE_RULES: Rules = [
     rule("serving.knative.dev", ("revisions",), ("list", "watch")),  # their number of replicas
     rule("autoscaling", ("horizontalpodautoscalers",), _SCALING),  # for endpoints that the cluster's autoscaler scales
     rule("keda.sh", ("scaledobjects",), _SCALING),
+    rule("networking.k8s.io", ("networkpolicies",), ("patch",)),  # of a run that MultiKueue sent here
     rule("kueue.x-k8s.io", ("workloads",), ("list", "watch")),  # why it admits a workload or not
 ]
 

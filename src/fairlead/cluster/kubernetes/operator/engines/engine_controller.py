@@ -99,6 +99,9 @@ class EngineController:
                 name = f"delete {each.engine} {each.key} {each.uid}"
                 self._agent.submit(found.uid, name, partial(self._delete, each))
         if gang.attempt in there and not going:
+            unfit = _unfit_elsewhere(found, run.spec, there[gang.attempt])
+            if unfit is not None:
+                return self._withdraw(found, gang, there[gang.attempt], unfit)
             return self._is_explained(found, gang, there[gang.attempt], now)
         if going or is_told or gang.created or not _is_wanted(found, gang):
             return not going
@@ -120,6 +123,15 @@ class EngineController:
             self._asked[found.uid] = now
             self._agent.submit(found.uid, f"ask why {there.key} lacks pods", partial(self._ask, there))
         return False
+
+    def _withdraw(self, found: TrainingObject, gang: Gang, there: EngineObject, why: str) -> bool:
+        """End a start that another cluster could not carry out; whether its object is on its way out."""
+        if not self._view.over(found.uid):
+            self._bury(found, gang, PodPhase.FAILED, why)
+        if not there.is_leaving:
+            name = f"delete {there.engine} {there.key} {there.uid}"
+            self._agent.submit(found.uid, name, partial(self._delete, there))
+        return there.is_leaving
 
     def _ask(self, there: EngineObject) -> None:
         """Record the newest warning of an engine's object, or of what it has created so far."""
@@ -269,6 +281,23 @@ def device_of(spec: Training, nodes: Iterable[NodeObject]) -> DeviceResource | N
         if count
     }
     return DeviceResource(name=whole_resource(offered), count=gpu.num_devices)
+
+
+def _unfit_elsewhere(found: TrainingObject, spec: Training, there: EngineObject) -> str | None:
+    """Tell why a run cannot be carried out by the cluster to which MultiKueue sends it; None where it can."""
+    if not there.is_dispatched or found.state.status.phase is not Phase.STARTING:
+        return None
+    if there.engine is not Engine.KUEUE:
+        return (
+            f"queue {spec.queue} sends what it admits to other clusters with MultiKueue, where pods of "
+            f"`engine: {there.engine}` lack what Fairlead gives them here; use `engine: kueue`, or another queue"
+        )
+    if part_names(found.workdir):
+        return (
+            f"queue {spec.queue} sends what it admits to other clusters with MultiKueue, and the files of `workdir` "
+            "are kept in this one; build them into `image` and leave `workdir` out, or use another queue"
+        )
+    return None
 
 
 def _is_wanted(found: TrainingObject, gang: Gang) -> bool:

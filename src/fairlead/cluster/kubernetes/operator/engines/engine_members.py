@@ -10,7 +10,7 @@ from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.engines.port import Driver, Stage
 from fairlead.cluster.kubernetes.operator.engines.engine_objects import EngineObject
 from fairlead.state.plan import CreatePod
-from fairlead.state.snapshot import Pod, PodPhase
+from fairlead.state.snapshot import Pod, PodPhase, RankExit
 
 STOPPED_EARLY = "stopped before it started"
 
@@ -25,14 +25,20 @@ def absent(
     told_at: float | None,
     coming: bool,
     created: bool,
+    ranks: int = 1,
+    has_run: bool = False,
 ) -> Pod:
-    """Return a member that has no pod.
+    """Return a member that has no pod in this cluster.
 
     Args:
         there: The object of its attempt; None if there is none.
         coming: The object may be created at this moment, or it is not known yet whether it exists.
         created: The object existed once.
+        ranks: Those of each member.
+        has_run: The gang was seen running.
     """
+    if there is not None and there.is_dispatched:
+        return _elsewhere(run_uid, member, at, driver, there, told_at=told_at, ranks=ranks, has_run=has_run)
     phase, message = PodPhase.CREATED, None
     if there is not None and there.observed.stage is Stage.SUCCEEDED:
         phase = PodPhase.SUCCEEDED
@@ -44,6 +50,55 @@ def absent(
         phase, message = PodPhase.FAILED, STOPPED_EARLY
     elif not coming and created:
         phase, message = PodPhase.LOST, f"its {driver.kind} was deleted"
+    return _pod(run_uid, member, at, phase, told_at, message)
+
+
+def _elsewhere(
+    run_uid: str,
+    member: CreatePod,
+    at: float,
+    driver: Driver,
+    there: EngineObject,
+    *,
+    told_at: float | None,
+    ranks: int,
+    has_run: bool,
+) -> Pod:
+    """A member whose pod is in another cluster, as far as the engine's object tells of it."""
+    seen, cluster = there.observed, there.cluster or None
+    pod = _pod(run_uid, member, at, PodPhase.CREATED, told_at, None)
+    if seen.stage in (Stage.RUNNING, Stage.SUCCEEDED):
+        phase = PodPhase.RUNNING if seen.stage is Stage.RUNNING else PodPhase.SUCCEEDED
+        return replace(pod, phase=phase, started_at=seen.started_at or at, cluster=cluster)
+    if seen.stage is Stage.FAILED and seen.index is None:
+        return replace(pod, phase=PodPhase.LOST, message=_located(seen.message, there), cluster=cluster)
+    if seen.stage is Stage.FAILED:
+        if seen.index != member.index:
+            return replace(pod, phase=PodPhase.FAILED, message=f"its {driver.kind} ended it", cluster=cluster)
+        number = seen.exit_code - 128 if seen.exit_code > 128 else None
+        code = seen.exit_code if number is None else None
+        exit_ = RankExit(rank=member.index * ranks, exit_code=code, signal=number, at=seen.ended_at)
+        return replace(pod, phase=PodPhase.FAILED, exits=(exit_,), cluster=cluster)
+    if has_run and there.is_suspended:
+        # Kueue would start it anew under the same name; a start of its own is counted and told.
+        return replace(pod, phase=PodPhase.LOST, message=seen.message)
+    if has_run:
+        return replace(pod, phase=PodPhase.RUNNING, started_at=seen.started_at or at, cluster=cluster)
+    return replace(pod, message=_located(seen.message, there))
+
+
+def _located(said: str, there: EngineObject) -> str:
+    """Name the other cluster in what is told of it."""
+    if not there.cluster:
+        return said
+    if " in another cluster" in said:
+        return said.replace(" in another cluster", f" in cluster {there.cluster}")
+    return f"{said}, in cluster {there.cluster}"
+
+
+def _pod(
+    run_uid: str, member: CreatePod, at: float, phase: PodPhase, told_at: float | None, message: str | None
+) -> Pod:
     return Pod(
         uid=f"{run_uid}-{member.attempt}-{member.index}",
         workload_uid=run_uid,
@@ -92,6 +147,8 @@ def _explained(pod: Pod, seen: PodObject | None, driver: Driver, there: EngineOb
     if has_failed:
         # The failed member reports the cause; that the others were ended because of it is not another cause.
         return replace(pod, phase=PodPhase.FAILED, message=f"its {driver.kind} ended it")
+    if there is not None and there.is_dispatched:
+        return pod
     if there is not None and there.observed.message and there.observed.stage in (Stage.WAITING, Stage.FAILED):
         return replace(pod, message=there.observed.message)
     return pod

@@ -27,6 +27,9 @@ class EngineObject:
     Attributes:
         key: ``namespace/name``.
         is_leaving: It is being deleted.
+        is_dispatched: MultiKueue has another cluster carry it out.
+        is_suspended: It may have no pods now.
+        cluster: Which cluster that is, as MultiKueue names it; empty while none is chosen.
     """
 
     key: str
@@ -37,6 +40,9 @@ class EngineObject:
     attempt: int
     observed: Observation
     is_leaving: bool
+    is_dispatched: bool = False
+    is_suspended: bool = False
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,7 @@ class _Queued:
     version: int
     owner: str
     message: str
+    cluster: str
 
 
 class EngineObjects:
@@ -65,7 +72,7 @@ class EngineObjects:
         self._queue: Cache[_Queued] | None = None
         self._of_run: dict[str, dict[str, EngineObject]] = {}
         self._by_uid: dict[str, EngineObject] = {}
-        self._words: dict[str, str] = {}
+        self._words: dict[str, _Queued] = {}
         self._warnings: dict[str, str] = {}
 
     def watch(self, spec: Training) -> None:
@@ -125,16 +132,15 @@ class EngineObjects:
         """Return the objects of a run by their attempts."""
         with self._lock:
             found = {each.attempt: each for each in self._of_run.get(uid, {}).values()}
-            said = {
-                attempt: self._words.get(each.uid) or self._warnings.get(each.uid, "")
-                for attempt, each in found.items()
-            }
-        return {attempt: _with_words(each, said[attempt]) for attempt, each in found.items()}
+            said = {attempt: self._words.get(each.uid) for attempt, each in found.items()}
+            warned = {attempt: self._warnings.get(each.uid, "") for attempt, each in found.items()}
+        return {attempt: _with_words(each, said[attempt], warned[attempt]) for attempt, each in found.items()}
 
     def is_explained(self, uid: str) -> bool:
         """Return whether Kueue reports why a run waits."""
         with self._lock:
-            return bool(self._words.get(uid))
+            said = self._words.get(uid)
+            return said is not None and bool(said.message)
 
     def note_warning(self, found: EngineObject, said: str) -> None:
         """Record what Events report of an object that waits; Kueue's message has precedence."""
@@ -167,14 +173,17 @@ class EngineObjects:
             if before is not None:
                 self._words.pop(before.owner, None)
             if after is not None:
-                self._words[after.owner] = after.message
+                self._words[after.owner] = after
             told = [self._by_uid.get(each.owner) for each in (before, after) if each is not None]
         for uid in {each.run_uid for each in told if each is not None}:
             self._changed(uid)
 
 
-def _with_words(found: EngineObject, said: str) -> EngineObject:
-    """Return a waiting object with the reason that Kueue or an Event gives."""
+def _with_words(found: EngineObject, queued: _Queued | None, warning: str) -> EngineObject:
+    """Return an object with its cluster, and one that waits with Kueue's reason, or an Event's, for it."""
+    if queued is not None and queued.cluster:
+        found = replace(found, cluster=queued.cluster)
+    said = warning if queued is None else queued.message or warning
     if not said or found.observed.stage is not Stage.WAITING:
         return found
     return replace(found, observed=replace(found.observed, message=said))
@@ -195,6 +204,8 @@ def _read(driver: Driver, content: dict[str, Any]) -> EngineObject | None:
         attempt=int(attempt),
         observed=driver.observe(content),
         is_leaving="deletionTimestamp" in metadata,
+        is_dispatched=kueue.is_dispatched(content),
+        is_suspended=kueue.is_suspended(content),
     )
 
 
@@ -207,4 +218,5 @@ def _read_queued(content: dict[str, Any]) -> _Queued | None:
         version=int(metadata["resourceVersion"]),
         owner=owner,
         message=kueue.explain(content),
+        cluster=kueue.cluster_of(content),
     )

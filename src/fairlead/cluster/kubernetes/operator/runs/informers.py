@@ -38,7 +38,7 @@ from fairlead.specs.engines import Engine
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.team import Team
 from fairlead.state.plan import CreatePod
-from fairlead.state.snapshot import Pod, PodPhase, Progress
+from fairlead.state.snapshot import Phase, Pod, PodPhase, Progress
 
 log = logging.getLogger(__name__)
 
@@ -345,7 +345,16 @@ class Informers:
                 created = gang.created
                 members.append(
                     absent(
-                        uid, member, gang.at, driver, there, told_at=notices.get(name), coming=coming, created=created
+                        uid,
+                        member,
+                        gang.at,
+                        driver,
+                        there,
+                        told_at=notices.get(name),
+                        coming=coming,
+                        created=created,
+                        ranks=ranks,
+                        has_run=found.state.status.phase is Phase.RUNNING,
                     )
                 )
         return explained(tuple(members), objects, driver, there)

@@ -1,0 +1,166 @@
+"""Gives the pods of runs that MultiKueue sent here from another cluster what they need beside themselves.
+
+Kueue copies a Job and nothing else, and the run's Training stays where it was submitted. The runtime, the names by
+which ranks meet and the policy that lets them are written here, owned by the Job, so that they go with it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.engines.kueue import ORIGIN
+from fairlead.cluster.kubernetes.engines.port import Object
+from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name, render_bundle
+from fairlead.cluster.kubernetes.manifests.services import render_service, render_slice
+from fairlead.cluster.kubernetes.names import RUN, pod_name
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.frozen import dataclass
+from fairlead.specs.engines import Engine
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Intent, Phase, Status, Workload
+
+log = logging.getLogger(__name__)
+
+RUNTIME = "fairlead-runtime"
+"""The volume of a pod that holds the runtime."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Guest:
+    """A start of a run of another cluster.
+
+    Attributes:
+        run: A stand-in for its workload, with its name, namespace and uid.
+        owner: Reference to the Job here.
+    """
+
+    run: Workload[Training]
+    attempt: int
+    owner: Object
+
+
+class DispatchedRuns:
+    """The hands of the operator for pods whose run another cluster keeps.
+
+    Args:
+        may_act: Whether we still lead; asked before each request.
+    """
+
+    def __init__(self, client: Client, view: Informers, *, may_act: Callable[[], bool]) -> None:
+        self._client = client
+        self._view = view
+        self._may_act = may_act
+        self._marks = view.marks()
+        self._guests: dict[str, _Guest] = {}
+        self._others: set[str] = set()
+        self._unsettled: set[str] = set()
+        self._written: dict[str, Mapping[int, str]] = {}
+
+    def act(self, agent: Agent) -> None:
+        """Give out what runs need whose pods have changed."""
+        changed, _ = self._marks.take()
+        for uid in changed | self._unsettled:
+            self._unsettled.discard(uid)
+            pods = [pod for pod in self._view.pods_of(uid).values() if pod.engine == Engine.KUEUE]
+            if not pods or self._view.find_any(uid) is not None:
+                self._forget(uid)
+                continue
+            attempt = max(pod.attempt for pod in pods)
+            live = [pod for pod in pods if pod.attempt == attempt and not pod.is_over and pod.told_at is None]
+            if live and uid not in self._others and not self._is_equipped(uid, live):
+                # What was given out may fail, so it is looked for again.
+                self._unsettled.add(uid)
+                agent.submit(uid, f"equip {live[0].key}", partial(self._equip, uid, live))
+
+    def _forget(self, uid: str) -> None:
+        for known in (self._guests, self._written):
+            known.pop(uid, None)
+        self._others.discard(uid)
+
+    def _is_equipped(self, uid: str, pods: list[PodObject]) -> bool:
+        """Return whether a start has what it needs, as far as its pods have addresses."""
+        guest = self._guests.get(uid)
+        return guest is not None and guest.attempt == pods[0].attempt and self._written.get(uid) == _addresses(pods)
+
+    def _equip(self, uid: str, pods: list[PodObject]) -> None:
+        """Write what is missing for a start."""
+        if not self._may_act():
+            return
+        guest = self._guests.get(uid)
+        if guest is None or guest.attempt != pods[0].attempt:
+            guest = self._admit(uid, pods[0])
+            if guest is None:
+                self._others.add(uid)
+                return
+            self._provide(guest)
+            self._written[uid] = {}
+            self._guests[uid] = guest
+        addresses = _addresses(pods)
+        if self._written[uid] != addresses:
+            names = {pod_name(guest.run.spec, guest.attempt, index): place for index, place in addresses.items()}
+            place = f"/apis/discovery.k8s.io/v1/namespaces/{guest.run.spec.team}/endpointslices"
+            self._apply(place, guest, render_slice(guest.run, 0, names))
+            self._written[uid] = addresses
+
+    def _admit(self, uid: str, pod: PodObject) -> _Guest | None:
+        """Return the start that a pod is of, by its Job; None where MultiKueue did not bring it."""
+        namespace, _, name = pod.key.partition("/")
+        try:
+            found = self._client.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+            owner = next(each for each in found["metadata"].get("ownerReferences") or () if each.get("controller"))
+            job = self._client.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/{owner['name']}")
+        except (ApiError, StopIteration) as error:
+            if isinstance(error, ApiError) and error.status != 404:
+                raise
+            return None
+        labels = job["metadata"].get("labels") or {}
+        if ORIGIN not in labels or RUN not in labels:
+            return None
+        volumes = found["spec"].get("volumes") or ()
+        wanted = next((each["configMap"]["name"] for each in volumes if each["name"] == RUNTIME), "")
+        if wanted != bundle_name():
+            log.warning(
+                "the pods of %s from cluster %s begin with %s, and this operator has %s: install the same version of "
+                "Fairlead in both clusters",
+                job["metadata"]["name"], labels[ORIGIN], wanted, bundle_name(),
+            )  # fmt: skip
+        spec = Training(name=labels[RUN], team=namespace, run="elsewhere", nodes=job["spec"].get("completions") or 1)
+        return _Guest(
+            run=_stand_in(uid, spec),
+            attempt=pod.attempt,
+            owner={"apiVersion": "batch/v1", "kind": "Job", "name": owner["name"], "uid": job["metadata"]["uid"]},
+        )
+
+    def _provide(self, guest: _Guest) -> None:
+        place = f"namespaces/{guest.run.spec.team}"
+        try:
+            self._client.create(f"/api/v1/{place}/configmaps", render_bundle(guest.run.spec.team))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+        if guest.run.spec.nodes > 1:
+            self._apply(f"/api/v1/{place}/services", guest, render_service(guest.run))
+            self._apply(f"/apis/networking.k8s.io/v1/{place}/networkpolicies", guest, render_run_policy(guest.run))
+
+    def _apply(self, place: str, guest: _Guest, content: dict[str, Any]) -> None:
+        """Write an object as the Job's; one that an earlier start had becomes this one's."""
+        content["metadata"]["ownerReferences"] = [guest.owner]
+        self._client.apply(f"{place}/{content['metadata']['name']}", content)
+
+
+def _addresses(pods: list[PodObject]) -> dict[int, str]:
+    """Return the addresses of the pods of a start by their place in the gang."""
+    return {pod.index: pod.address for pod in sorted(pods, key=lambda each: each.index) if pod.address}
+
+
+def _stand_in(uid: str, spec: Training) -> Workload[Training]:
+    """Return a workload of which only spec and uid are true."""
+    reason = Reason(code=Code.HANDED_OVER, message="another cluster keeps it")
+    status = Status(phase=Phase.RUNNING, reason=reason, since=0.0)
+    return Workload(uid=uid, spec=spec, intent=Intent.RUN, status=status, version=0, created_at=0.0)
