@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.long
 QUEUE = "elsewhere"
-QUOTA = {"cpu": 64, "memory": "64Gi", "nvidia.com/gpu": 2 * GPUS}
+QUOTA: dict[str, int | str] = {"cpu": 64, "memory": "64Gi", "nvidia.com/gpu": 2 * GPUS}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,8 @@ def there(
     plane.request("DELETE", path)
 
 
-def handed(namespace: str, name: str = "train", **fakes: str) -> Training:
+def handed(namespace: str, name: str = "train", **fakes: Any) -> Training:
+    """A run that Kueue admits, with pods that behave as its annotations say."""
     return replace(gang(namespace, name, **fakes), engine=Engine.KUEUE, queue=QUEUE, grace_s=1.0)
 
 
