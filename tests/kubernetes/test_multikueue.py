@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import kueue_server
-from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
@@ -74,6 +74,16 @@ def handed(namespace: str, name: str = "train", **fakes: Any) -> Training:
     return replace(gang(namespace, name, **fakes), engine=Engine.KUEUE, queue=QUEUE, grace_s=1.0)
 
 
+def is_there(cluster: KubernetesCluster, path: str) -> bool:
+    try:
+        cluster.client.get(path)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
+
+
 def test_a_run_is_carried_out_by_the_cluster_that_multikueue_chooses(
     access: Access, cluster: KubernetesCluster, there: KubernetesCluster, namespace: str
 ) -> None:
@@ -87,22 +97,24 @@ def test_a_run_is_carried_out_by_the_cluster_that_multikueue_chooses(
         assert {each["metadata"]["labels"]["fairlead.dev/run-uid"] for each in pods} == {run.uid}
         # What they need beside themselves, as the Job's own, but for the runtime, which all runs share.
         service = f"ft-train-{run.uid[:6]}"
-        there.client.get(f"/api/v1/namespaces/{namespace}/configmaps/{bundle_name()}")
-        for path in (
+        runtime = f"/api/v1/namespaces/{namespace}/configmaps/{bundle_name()}"
+        own = (
             f"/api/v1/namespaces/{namespace}/services/{service}",
             f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/{service}",
-        ):
+            f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{service}-0",
+        )
+        until(lambda: all(is_there(there, path) for path in (runtime, *own)))
+        for path in own:
             assert [each["kind"] for each in there.client.get(path)["metadata"]["ownerReferences"]] == ["Job"]
 
         def names() -> set[str]:
-            slices = there.client.items(f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
-            return {point["hostname"] for each in slices for point in each.get("endpoints") or ()}
+            return {point["hostname"] for point in there.client.get(own[-1]).get("endpoints") or ()}
 
         until(lambda: names() == {"train-0-0", "train-0-1"}, names)
         cluster.set_intent(run.uid, Intent.STOP)
         comes_to(cluster, "train", Phase.STOPPED)
         until(lambda: not live_pods(there, namespace), lambda: live_pods(there, namespace))
-        until(lambda: not there.client.items(f"/api/v1/namespaces/{namespace}/services"))
+        until(lambda: not any(is_there(there, path) for path in own))
 
 
 def test_how_a_rank_ended_elsewhere_is_the_reason_and_the_next_start_goes_there_too(
