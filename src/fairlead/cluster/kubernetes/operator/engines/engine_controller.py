@@ -87,7 +87,7 @@ class EngineController:
         gang, run = found.state.gang, found.workload
         if gang is None or run is None:
             return True
-        self._view.engines.watch(run.spec)
+        self._view.engines.watch(run.spec, found.uid)
         if not self._view.engines.is_ready(run.spec):
             return self._bear_missing(found, gang, engine, now)
         self._missing_since.pop(engine, None)

@@ -74,18 +74,22 @@ class EngineObjects:
         self._by_uid: dict[str, EngineObject] = {}
         self._words: dict[str, _Queued] = {}
         self._warnings: dict[str, str] = {}
+        self._awaiting: dict[Engine, set[str]] = {}
 
-    def watch(self, spec: Training) -> None:
+    def watch(self, spec: Training, uid: str) -> None:
         """Start to watch the engine of a run, and Kueue if that admits it; idempotent."""
         engine = spec.engine
         if engine is None:
             return
         with self._lock:
+            if not self.is_synced(engine):
+                self._awaiting.setdefault(engine, set()).add(uid)
             new: list[Cache[Any]] = []
             if engine not in self._caches:
                 driver = driver_of(engine)
                 self._caches[engine] = Cache(
                     self._client, path_of(driver), partial(_read, driver), self._note, idle_s=self._idle_s,
+                    synced=partial(self._tell_synced, engine),
                     query={"labelSelector": f"{names.ENGINE}={engine.value}"},
                 )  # fmt: skip
                 new.append(self._caches[engine])
@@ -94,6 +98,13 @@ class EngineObjects:
                 new.append(self._queue)
         for cache in new:
             cache.start()
+
+    def _tell_synced(self, engine: Engine) -> None:
+        """Report runs whose object turns out not to exist, which no change tells."""
+        with self._lock:
+            awaiting = self._awaiting.pop(engine, set())
+        for uid in awaiting:
+            self._changed(uid)
 
     def stop(self) -> None:
         """End all watches."""
