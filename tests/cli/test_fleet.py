@@ -23,7 +23,7 @@ def journal(call: Call) -> FleetJournal:
 def test_a_run_is_submitted_shown_and_stopped(call: Call, journal: FleetJournal) -> None:
     said = call("fleet", "submit", "research", "train.yaml")
     assert "Submitted train to the fleet research." in said.err
-    assert "nobody carries out the fleet research" in said.err
+    assert "the fleet research is not running" in said.err
     shown = call("fleet", "status", "research").out
     assert "$2.5 a GPU hour" in shown
     assert "waits for the fleet's controller" in shown

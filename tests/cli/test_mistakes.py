@@ -234,7 +234,7 @@ def test_doctor_names_the_policy_of_the_machine_and_finds_one_that_there_is_not(
     call("status")
     write("home/policy", "preempting\n")
     write("home/teams.yaml", "kind: Team\nname: vision\n")
-    assert "runs that wait start by `preempting`; 1 team described" in call("doctor").out
+    assert "pending runs are scheduled by the policy `preempting`; 1 team described" in call("doctor").out
     write("home/policy", "presumptuous\n")
     looked = call("doctor")
     assert looked.code == 1

@@ -168,9 +168,9 @@ def test_another_revision_has_a_base_too() -> None:
 @pytest.mark.parametrize(
     ("capacity", "why"),
     [
-        ("{base: 2}", "it is not said what those above it use; give `overflow: spot` too"),
+        ("{base: 2}", "it needs `overflow`, the capacity beyond `base`; give `overflow: spot` too"),
         ("{base: 6, overflow: spot}", "`base` is 6, and there are at most 5 replicas; give less"),
-        ("{spot: true, overflow: spot}", "with `overflow` it is said of each part what it uses"),
+        ("{spot: true, overflow: spot}", "`overflow` already says which replicas use spot"),
         ("{overflow: on-demand}", "is not one of spot"),
     ],
 )

@@ -84,8 +84,11 @@ def test_what_cannot_go_on_in_place_is_refused(beside: dict[str, Any], sentence:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("{every: 10s, memory_every: 10s}", "the disk has as new ones then; give less than `every`, or leave it out"),
-        ("{every: 20 steps, memory_every: 20 steps}", "the disk has as new ones then"),
+        (
+            "{every: 10s, memory_every: 10s}",
+            "it is not shorter than `every`, so the checkpoints on disk are as recent; give less, or remove it",
+        ),
+        ("{every: 20 steps, memory_every: 20 steps}", "it is not shorter than `every`"),
         ("{memory_every: auto}", "is neither a duration nor a number of steps"),
         ("{memory_every: often}", "is neither a duration nor a number of steps"),
         ("{memory_every: 0 steps}", "is out of bounds"),

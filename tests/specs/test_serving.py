@@ -73,7 +73,7 @@ def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> N
         ),
         (
             "{run: a, replicas: 1..3, scale: {concurrency: 2, time_per_token: 50ms, window: 90s}}",
-            "with `time_per_token` the last quarter of an hour counts",
+            "`time_per_token` always uses the last 15 minutes",
         ),
         (
             "{run: a, replicas: 1..3, max_concurrency: 2, scale: {queue: 5, time_per_token: 50ms}}",

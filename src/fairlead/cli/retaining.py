@@ -46,7 +46,7 @@ def keep_options(last: str) -> Callable[[Command], Command]:
             last,
             "last",
             type=click.IntRange(min=0, max=1_000_000),
-            help="Keep so many of the newest of each name in a team.",
+            help="Number of the newest runs to keep for each name in a team.",
         )(found)
         found = click.option(
             "--keep", type=Duration(), metavar="DURATION", help="Keep runs that ended less than this ago, as in 30d."

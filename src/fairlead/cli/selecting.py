@@ -105,7 +105,7 @@ def selection_options(*, phases: Iterable[Phase] = tuple(Phase), what: str = "ru
             type=Label(),
             multiple=True,
             metavar="KEY[=VALUE]",
-            help=f"Only {what} with this label; each of them where it is repeated.",
+            help=f"Only {what} with this label; if repeated, with all of these labels.",
         )(found)
         found = click.option(
             "--phase",

@@ -123,7 +123,7 @@ def _of_kserve(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, 
 
 def _of_seldon(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str]]:
     """Yield what Seldon, which creates a Deployment with a strategy of its own, lacks or ignores."""
-    ignores = "has no orchestrator before a server, which would keep it"
+    ignores = "does not enforce it, as no orchestrator runs before the server"
     if spec.canary is not None:
         yield "canary", DIVIDES, NO_WEIGHT
     if spec.max_concurrency is not None:

@@ -301,7 +301,7 @@ class Scale:
             )
         if self.is_by_time and self.window_s != Scale.__dataclass_fields__["window_s"].default:
             by = "latency" if self.latency_s is not None else tokens
-            yield "window", f"it is for `concurrency`: with `{by}` the last quarter of an hour counts; remove one"
+            yield "window", f"it applies to `concurrency` only; `{by}` always uses the last 15 minutes; remove one"
 
     @property
     def is_by_tokens(self) -> bool:
@@ -498,9 +498,12 @@ class EndpointCapacity:
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, CAPACITY_RULES)
         if self.base is not None and self.overflow is None:
-            yield "base", "it is not said what those above it use; give `overflow: spot` too, or leave `base` out"
+            yield (
+                "base",
+                "it needs `overflow`, the capacity beyond `base`; give `overflow: spot` too, or leave `base` out",
+            )
         if self.spot and self.overflow is not None:
-            yield "spot", "with `overflow` it is said of each part what it uses; leave `spot` out"
+            yield "spot", "`overflow` already says which replicas use spot; leave `spot` out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

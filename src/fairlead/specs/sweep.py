@@ -243,7 +243,7 @@ class Sweep:
         upper = [name.upper() for name in self.parameters]
         for name in self.parameters:
             if upper.count(name.upper()) > 1:
-                yield "parameters", f"{name}: another parameter differs from it in nothing but case"
+                yield "parameters", f"{name}: another parameter differs from it only in case"
         space, problems = read_parameters(self.parameters)
         yield from (("parameters", problem) for problem in problems)
         yield from self._template_problems()

@@ -212,7 +212,10 @@ class Checkpoint:
         for kind in ("every_s", "every_steps"):
             disk, memory = getattr(self, kind), getattr(self, f"memory_{kind}")
             if disk is not None and memory is not None and memory >= disk:
-                yield f"memory_{kind}", "the disk has as new ones then; give less than `every`, or leave it out"
+                yield (
+                    f"memory_{kind}",
+                    "it is not shorter than `every`, so the checkpoints on disk are as recent; give less, or remove it",
+                )
         if self.every_s is not None and self.every_steps is not None:
             yield "every_steps", "it is either a duration or a number of steps, not both"
         if self.every_auto is False:

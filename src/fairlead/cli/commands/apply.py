@@ -26,12 +26,12 @@ from fairlead.specs.workload import WorkloadSpec
 @click.command()
 @click.argument("files", nargs=-1, type=files_type)
 @click.option("--list", "lists", is_flag=True, help="List what is applied.")
-@click.option("--remove", "removed", metavar="NAME", help="Let this pipeline run by itself no more.")
+@click.option("--remove", "removed", metavar="NAME", help="Stop running this pipeline automatically.")
 @click.option("--team", default="default", show_default=True, help="With --remove: its team.")
 @json_option
 @cluster_options
 def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | None, team: str, json_: bool) -> None:
-    """Let the pipelines of FILES run by themselves: by their `schedule`, or when the data of `on` changes or drifts.
+    """Run the pipelines of FILES automatically: by their `schedule`, or when the data of `on` changes or drifts.
 
     They run on this machine while somebody uses it: a supervisor stays for them, and after a reboot any command starts
     one. One that has neither is submitted if any of its steps would run. On a cluster each is a Pipeline that stays and
@@ -123,7 +123,7 @@ def _run_if_changed(home: Home, admitted: Admission[Training | Pipeline], applie
     from fairlead.api import submit
 
     name = applied.pipeline.name
-    ended = "; it runs by itself no more" if remove(home, applied.pipeline.team, name) else ""
+    ended = "; it no longer runs automatically" if remove(home, applied.pipeline.team, name) else ""
     if not would_change(steps_of(admitted.spec)):
         return {"name": name, "change": "none", "said": f"{name}: nothing would run{ended}."}
     run = submit(open_local(), admitted)
@@ -137,7 +137,7 @@ def _remove(home: Home, team: str, name: str, *, json_: bool) -> None:
     if json_:
         print(as_json([{"name": name, "change": "removed"}]))
     else:
-        message(f"{name} runs by itself no more. What is under way goes on.")
+        message(f"{name} no longer runs automatically. A run in progress continues.")
 
 
 def _list(home: Home, *, json_: bool) -> None:

@@ -114,7 +114,7 @@ def _policy(cluster: LocalCluster) -> Finding:
         return Finding(what="policy", ok=False, says=str(error))
     name = next(name for name, each in POLICIES.items() if each == rules)
     described = f"; {plural(len(teams), 'team')} described in {home.teams}" if teams else ""
-    return Finding(what="policy", ok=True, says=f"runs that wait start by `{name}`{described}")
+    return Finding(what="policy", ok=True, says=f"pending runs are scheduled by the policy `{name}`{described}")
 
 
 def _python() -> Finding:

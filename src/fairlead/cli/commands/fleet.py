@@ -163,7 +163,7 @@ def _open(name: str) -> "FleetJournal":
 
 def _tell_unled(journal: "FleetJournal") -> None:
     if not journal.is_led():
-        message(f"fairlead: nobody carries out the fleet {journal.place.name}: `fairlead fleet run FILE` does.")
+        message(f"fairlead: the fleet {journal.place.name} is not running; start it by `fairlead fleet run FILE`.")
 
 
 def _row(run: "FleetRun", fleet_: "Fleet") -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def install(
 ) -> None:
     """Put the kinds, the roles and the operator onto a cluster, or renew what is there.
 
-    Says of each object whether it was created, changed or is as it was. What it did not make it does not touch.
+    Says of each object whether it was created, changed or is as it was. Objects that it did not create are not changed.
     With --keep or --keep-last the operator deletes runs that are over and that neither keeps; all are kept without.
     """
     from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install

@@ -32,7 +32,7 @@ def metrics(ctx: click.Context, port: int | None, host: str) -> None:
     """
     if ctx.invoked_subcommand is not None:
         if port is not None:
-            raise click.UsageError("--port is for serving: give it without a command behind.")
+            raise click.UsageError("--port cannot be combined with a subcommand.")
         return
     if port is None and ctx.get_parameter_source("host") is not click.core.ParameterSource.DEFAULT:
         raise click.UsageError("--host is for --port.")

@@ -49,7 +49,7 @@ def _tokens(context: click.Context, option: click.Parameter, given: str | None) 
     if not (comma and prompt.isascii() and prompt.isdigit() and answer.isascii() and answer.isdigit()):
         raise click.BadParameter(f"{given!r} is not two numbers with a comma, such as 512,256.")
     if int(prompt) < 1 or int(answer) < 1:
-        raise click.BadParameter(f"{given!r} has a length of nothing; give at least 1,1.")
+        raise click.BadParameter(f"{given!r} is no length; give at least 1,1.")
     return int(prompt), int(answer)
 
 
@@ -92,11 +92,10 @@ def plan(
 ) -> int:
     """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
 
-    A FILE of `-` is the standard input. Of an endpoint that is under way it tells which keys differ, its code among
-    them, and how another revision would take over. Of a Pipeline each step is told, whether it would run and why. With
-    --verify the program of a Training goes through two steps with fake tensors: it runs here, but takes neither memory
-    nor GPUs. Of a Serving that runs a text server with a model of Hugging Face on this machine it tells how fast it
-    would answer.
+    A FILE of `-` is the standard input. For an endpoint in progress it shows which keys differ, its code among them,
+    and how a new revision would take over. For a Pipeline it shows whether each step would run, and why. --verify
+    traces two steps of a Training's program with fake tensors: it runs here, but takes neither memory nor GPUs. For a
+    Serving that runs a text server with a local Hugging Face model it shows how fast it would answer.
 
     Exit code 0: nothing to do, all of them are under way already, or with --diff nothing differs; 1: there are changes;
     any other: an error.

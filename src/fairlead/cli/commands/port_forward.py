@@ -35,14 +35,14 @@ class PortPair(click.ParamType[tuple[int, int]]):
 @click.command()
 @click.argument("name", type=RunName())
 @click.argument("ports", nargs=-1, required=True, type=PortPair())
-@click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose ports.")
+@click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Rank to forward to.")
 @cluster_options
 @json_option
 def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, target: Target, json_: bool) -> None:
-    """Let PORTS of this machine lead to those of a rank of NAME, until Ctrl-C; LOCAL:REMOTE, or one port for both.
+    """Forward local PORTS to a rank of NAME until Ctrl-C; each is LOCAL:REMOTE, or one port for both.
 
-    Only programs of this machine can connect. Each connection finds the rank where it is by then, so that the run may
-    start again in between. With --json each port is an object.
+    Only programs of this machine can connect. Each connection looks up where the rank is, so the run may restart in
+    between. With --json each port is an object.
     """
     if not target.is_kubernetes:
         raise click.UsageError(

@@ -31,7 +31,7 @@ def prices() -> None:
 @click.argument("pool")
 @click.argument("dollars", required=False, type=Dollars())
 @click.option("--from", "since", type=Moment(), help="Since when it holds; now by default. Past costs follow.")
-@click.option("--none", "ends", is_flag=True, help="POOL is paid for no longer.")
+@click.option("--none", "ends", is_flag=True, help="End the price of POOL: nothing is billed from then on.")
 @click.option("--instance", metavar="TYPE", help="Take the price of an instance type from the catalogue.")
 @click.option("--region", help="Region of --instance.")
 @click.option("--spot", is_flag=True, help="Take the spot price of --instance.")

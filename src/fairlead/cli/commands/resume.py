@@ -50,9 +50,9 @@ def resume(
     dry_run: bool,
     json_: bool,
 ) -> None:
-    """Let NAMES go on from their newest good checkpoints; on this machine with the environment of this shell.
+    """Continue NAMES from their newest valid checkpoints; on this machine with the environment of this shell.
 
-    --all and --label mean suspended runs; stopped and failed ones are meant with --phase.
+    --all and --label select suspended runs; add --phase to select stopped or failed ones.
 
     With a spec file after NAMES each takes the file's spec of its name, on Kubernetes with the files of `workdir` as
     they are now. What changes is shown. It keeps its checkpoints, its logs and its history; a run that has pods is to

@@ -19,9 +19,7 @@ NEEDED = ("aiohttp", "jinja2")
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), help=f"Port on 127.0.0.1; {PORT} by default, 0 for any.")
-@click.option(
-    "--sign-in", is_flag=True, help="Ask who reads: show each reader what their own token may see on Kubernetes."
-)
+@click.option("--sign-in", is_flag=True, help="Require a Kubernetes token; each reader sees what that token may read.")
 @click.option("--listen", metavar="HOST:PORT", help="Address for a page with --sign-in, such as 0.0.0.0:8080.")
 @json_option
 @cluster_options

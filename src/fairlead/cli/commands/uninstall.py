@@ -29,7 +29,7 @@ def uninstall(
 ) -> None:
     """Remove the operator, its rights, and the kinds of which there are no objects.
 
-    Runs are not touched without --with-runs, and kinds with objects stay. What stays is told.
+    Runs are not touched without --with-runs, and kinds with objects stay. What stays is listed.
     """
     from fairlead.cluster.kubernetes.api.client import Client
     from fairlead.cluster.kubernetes.api.config import find_access

@@ -151,7 +151,7 @@ PARALLEL = Section(
         Key(
             name="choose",
             kind=word(parallel.Choose),
-            doc="`auto` has what is left open chosen by the estimates for `model`; the plainest split without it.",
+            doc="`auto` chooses the keys left out by the estimates for `model`; without it they have their defaults.",
             attributes=("choose",),
             example="auto",
             also=("mode", "strategy", "search", "auto"),

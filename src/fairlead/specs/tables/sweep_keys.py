@@ -106,7 +106,7 @@ PRUNE = Section(
         Key(
             name="factor",
             kind=WHOLE,
-            doc="Each rung is so many times as far as the one before; of so many asha keeps one, pbt replaces one.",
+            doc="Steps of a rung over those of the one before; asha keeps 1 in `factor` trials, pbt replaces 1.",
             attributes=("factor",),
             example="4",
             also=("reduction_factor", "eta"),
