@@ -45,19 +45,19 @@ def test_every_view_shows_the_cluster_to_an_administrator(
     access: Access, cluster: KubernetesCluster, namespace: str, tmp_path: Path
 ) -> None:
     cluster.submit(gang(namespace, "first", nodes=1, gpus=4))
-    cluster.submit(gang(namespace, "second", nodes=2))
+    cluster.submit(gang(namespace, "waiting-run", nodes=2))
     with (
         operating(access, namespace, ledger=str(tmp_path / "ledger.db"), costs_s=0.5),
         page_of(access, namespace) as page,
     ):
         run = comes_to(cluster, "first", Phase.RUNNING)
-        until(lambda: "GPUs" in cluster.named("second", namespace).status.reason.message)
+        until(lambda: "GPUs" in cluster.named("waiting-run", namespace).status.reason.message)
         for address, _, _ in MENU:
             status, text = page.page(address)
             assert (status, address) == (200, address), text
         _, text = page.page("/")
         assert "first" in text
-        assert "second" in text
+        assert "waiting-run" in text
         assert "of 8 GPUs" in text
         assert "a-gpu-0" in page.page("/cluster")[1]
         status, text = page.page(f"/runs/{run.uid}")
@@ -67,7 +67,7 @@ def test_every_view_shows_the_cluster_to_an_administrator(
         # A page of a run, from its place on.
         status, text = page.page("/?part=unfinished&after=0.0_x")
         assert status == 200
-        assert "second" not in text
+        assert "waiting-run" not in text
 
 
 def test_a_member_of_a_team_sees_its_runs_and_is_told_what_is_not_theirs(

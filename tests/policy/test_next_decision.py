@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from fairlead.policy.kinds.record import Family
+from fairlead.policy.kinds.unconfirmed_ends import TOLD_AFTER_S
 from fairlead.policy.next_decision import next_decision_at
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Snapshot, Workload
 from tests import relay
@@ -38,7 +39,9 @@ def test_the_earliest_time_to_come_counts() -> None:
     limited = replace(limited, spec=replace(limited.spec, max_duration_s=12.0))
     assert at(waits) == NOW + 5.0
     assert at(waits, limited) == NOW + 2.0
-    assert at(replace(waits, status=replace(waits.status, retry_at=NOW - 1.0))) == math.inf
+    # What is past counts no more; by then its pods should have ended.
+    past = replace(waits, status=replace(waits.status, retry_at=NOW - 1.0))
+    assert at(past) == NOW + past.spec.grace_s + TOLD_AFTER_S
 
 
 def test_a_run_that_may_hang_is_looked_at_again() -> None:
