@@ -245,7 +245,7 @@ def test_an_upgrade_restarts_nothing_loses_no_second_and_fails_no_request(
     until(lambda: is_waiting(cluster), lambda: the_object(cluster, "Training", "waits").get("status"), timeout_s=60)
     add_client(cluster)
     asking = Asking(cluster)
-    assert set(asking.ask(3)) <= {"200 r1", "again"}
+    assert set(asking.ask(3)) <= {"200 r1a", "again"}
     was = pods(cluster)
     assert len([name for name in was if name.startswith("train-")]) == 2
 
@@ -256,7 +256,7 @@ def test_an_upgrade_restarts_nothing_loses_no_second_and_fails_no_request(
         assert len(rounds) < 12, kubectl(cluster, "kube-system", "get", "pods", "-A")
         rounds.append(asking.ask(15))
     rounds.append(asking.ask(10))
-    assert all(set(each) <= {"200 r1", "again"} for each in rounds), rounds
+    assert all(set(each) <= {"200 r1a", "again"} for each in rounds), rounds
 
     # How many replicas serve follows the requests; none of those that did, and no rank, is another one.
     assert pods(cluster).items() >= was.items(), "a run was started again"
@@ -292,14 +292,14 @@ def test_an_upgrade_restarts_nothing_loses_no_second_and_fails_no_request(
     status = the_object(cluster, "Training", "train")["status"]
     assert abs(status["cost"]["microusd"] - exact) <= 2
     print(asking.total, f"${exact / 1e6:.6f}")
-    assert asking.total["200 r1"] >= 800
+    assert asking.total["200 r1a"] >= 800
 
     # Another revision takes the places of the one before, ahead of a run that has waited for longer, with its own code.
-    (desk.directory / "server.py").write_text(SERVER.replace(".encode()", '.encode() + b"b"'))
+    (desk.directory / "server.py").write_text(SERVER.replace('"a", 200', '"b", 200'))
     newer(desk, "run", "--detach", "serve.yaml")
-    until(lambda: is_served(asking, "200 r2b", "200 r1"),
+    until(lambda: is_served(asking, "200 r2b", "200 r1a"),
           lambda: newer(desk, "status", "web").out, timeout_s=180, every_s=0.5)  # fmt: skip
     newer(desk, "rollback", "--no-wait", "web")
-    until(lambda: is_served(asking, "200 r1", "200 r2b"),
+    until(lambda: is_served(asking, "200 r1a", "200 r2b"),
           lambda: newer(desk, "status", "web").out, timeout_s=180, every_s=0.5)  # fmt: skip
     assert is_waiting(cluster), the_object(cluster, "Training", "waits")["status"]
