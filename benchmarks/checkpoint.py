@@ -1,4 +1,4 @@
-"""How long a checkpoint blocks training: Fairlead beside torch.save and torch's own asynchronous save.
+"""Measure how long a checkpoint blocks training: Fairlead beside torch.save and torch's own asynchronous save.
 
     python -m benchmarks.checkpoint [--megabytes 200] [--saves 5] [--json]
 

@@ -32,7 +32,7 @@ PODS = "/api/v1/namespaces/default/pods"
 # Of three processes that start and a dozen requests between each two of their rounds, beside a whole suite.
 PATIENCE_S = 180.0
 CUT_OFF_S = float(os.environ.get("FAIRLEAD_CUT_OFF_S", "10"))
-"""How long a cluster is out of reach; minutes are as good as seconds to the controller, and take minutes."""
+"""Seconds for which a cluster is out of reach; minutes are as good as seconds to the controller, and take minutes."""
 FLEET = """
 kind: Fleet
 name: research

@@ -149,7 +149,7 @@ class RelayRound(Round):
         self, problem_of: Callable[[Parent, str | None, dict[str, Object]], str | None], parents: list[Parent],
         found: list[str],
     ) -> bool:  # fmt: skip
-        """Whether none of them has this problem; `found` are those that there are."""
+        """Return whether none of them has this problem; `found` are those that there are."""
         self.world.keep_replicas()
         phases = {each["metadata"]["uid"]: _phase(each) for each in self._objects(self.kind)}
         runs = self._objects("Training")
@@ -162,7 +162,7 @@ class RelayRound(Round):
         return not found
 
     def _moving(self, parent: Parent, phase: str | None, runs: dict[str, Object]) -> str | None:
-        """What of a suspended parent does not stand still."""
+        """Return what of a suspended parent does not stand still."""
         pods = items(self.world.client, f"/api/v1/namespaces/{self.namespace}/pods")
         live = [
             pod["metadata"]["name"]
@@ -176,7 +176,7 @@ class RelayRound(Round):
         return f"{parent.name} is {phase} with {phases} and {live}, wanted Suspended"
 
     def _unfinished(self, parent: Parent, phase: str | None, runs: dict[str, Object]) -> str | None:
-        """What of a parent that goes on to its end is not over; fails for what can become right no more."""
+        """Return what of a parent that goes on to its end is not over; fails for what can become right no more."""
         phases = {name: _phase(run) for name, run in runs.items()}
         told = f"{parent.name} is {phase} with {phases}, wanted Succeeded"
         if phase != "Succeeded":

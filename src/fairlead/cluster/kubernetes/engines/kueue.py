@@ -18,7 +18,7 @@ WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/workloads"
 """Path of Kueue's Workloads, which have the reason why their owner is pending."""
 
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
-"""Who manages a Job that another cluster carries out."""
+"""The manager of a Job that another cluster carries out."""
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
 """Label of the Job there."""
 # As the Job controller of Kubernetes words what a rule of a podFailurePolicy matched.

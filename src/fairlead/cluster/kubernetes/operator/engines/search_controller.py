@@ -95,7 +95,7 @@ class _Caches:
 
 
 class SearchController:
-    """The hands of the operator where an engine proposes the values of trials.
+    """Creates, answers and ends the Experiments of sweeps whose trials an engine proposes.
 
     Args:
         may_act: Whether we still lead; asked before each request.

@@ -71,7 +71,7 @@ class PlaceholderController:
         self._gave_way: dict[str, float] = {}
         self._cleared: dict[str, int] = {}
         self.is_watching = False
-        """Whether there may be work without any change: while a run requests nodes, its autoscaler is polled."""
+        """Return whether there may be work without any change: while a run requests nodes, its autoscaler is polled."""
         view.pods.listen(self._pod_changed)
 
     def outlook(self, runs: Iterable[Workload]) -> tuple[Growth | None, tuple[CapacityRequest, ...]]:
