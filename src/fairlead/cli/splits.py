@@ -80,12 +80,15 @@ def _traces(spec: Training, directory: Path) -> list[tuple[TracedStage, float | 
     return [(each, estimates[each.stage].allocated if estimates else None) for each in trace(spec, directory)]
 
 
-def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) -> list[dict[str, Any]] | None:
-    """Return every split as a JSON object; None without an estimate."""
+def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) -> dict[str, Any]:
+    """Return every split as a JSON object, and the run's own; None without an estimate."""
     try:
-        return _json(_ranking(cluster, spec, directory))
+        ranking = _ranking(cluster, spec, directory)
     except (Conflict, UnknownModel):
-        return None
+        return {"splits": None, "split": None}
+    price = ranking.on.price_per_hour
+    own = None if ranking.own is None else {**_json(ranking.own, price), "reason": ranking.lack or ""}
+    return {"splits": [_json(each, price) for each in ranking.found], "split": own}
 
 
 def _ranking(cluster: ClusterClient, spec: Training, directory: Path | None) -> Ranking:
@@ -127,20 +130,16 @@ def _described(name: str, ranking: Ranking) -> list[str]:
     return lines
 
 
-def _json(ranking: Ranking) -> list[dict[str, Any]]:
-    price = ranking.on.price_per_hour
-    return [
-        {
-            **asdict(each.split),
-            "shard": SHARDS[each.split.zero].value,
-            "needed_gib": round(each.memory.needed / GIB, 3),
-            "fits": each.fits,
-            "step_ms": round(each.time.total, 3),
-            "dollars_per_1000_steps": None if price is None else round(each.time.total / 3600 * price, 4),
-            "reason": each.reason,
-        }
-        for each in ranking.found
-    ]
+def _json(candidate: Candidate, price: float | None) -> dict[str, Any]:
+    return {
+        **asdict(candidate.split),
+        "shard": SHARDS[candidate.split.zero].value,
+        "needed_gib": round(candidate.memory.needed / GIB, 3),
+        "fits": candidate.fits,
+        "step_ms": round(candidate.time.total, 3),
+        "dollars_per_1000_steps": None if price is None else round(candidate.time.total / 3600 * price, 4),
+        "reason": candidate.reason,
+    }
 
 
 def _cells(candidate: Candidate, price: float | None) -> tuple[str, ...]:

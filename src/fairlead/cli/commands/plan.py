@@ -233,7 +233,7 @@ def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: Asked) -> 
         return {}
     from fairlead.cli.splits import splits_json
 
-    return {"splits": splits_json(cluster, spec, request.directory)}
+    return splits_json(cluster, spec, request.directory)
 
 
 def _print_text(spec: WorkloadSpec, request: Asked, tokens: tuple[int, int], served: Path | None) -> None:
