@@ -18,15 +18,15 @@ FOLLOWS_WITHIN_S = 15.0
 @click.option(
     "--proxy",
     type=click.Choice(PROXIES),
-    help="The program that takes requests to replicas from now on: haproxy, or the gateway's own Python.",
+    help="The program that forwards requests to replicas from now on: haproxy, or the gateway's own Python.",
 )
 @json_option
 def gateway(proxy: str | None, json_: bool) -> None:
-    """Show how requests get to the endpoints of this machine, and choose by which program.
+    """Show or set the proxy that forwards requests to the endpoints of this machine.
 
-    With --proxy haproxy the requests of endpoints that need no decision go straight from haproxy to a replica, at a
-    third of the processor time. Endpoints of which each request needs one stay with the gateway; which, and why, is in
-    the list. The gateway ends and another follows: requests that come meanwhile wait.
+    With --proxy haproxy, haproxy forwards requests directly to replicas, with about half the CPU time. Endpoints
+    whose requests each need a decision stay with the gateway; the list shows which, and why. Changing the proxy
+    restarts the gateway; requests wait meanwhile.
     """
     cluster = LocalCluster.open()
     if proxy is not None:
@@ -50,9 +50,9 @@ def gateway(proxy: str | None, json_: bool) -> None:
         }))  # fmt: skip
         return
     if proxy is not None:
-        message(f"Requests are taken to replicas by {wanted} from now on.")
+        message(f"Requests are forwarded to replicas by {wanted} from now on.")
     else:
-        message(f"Requests are taken to replicas by {wanted}.")
+        message(f"Requests are forwarded to replicas by {wanted}.")
     if not ways:
         message("There are no endpoints: the gateway starts with the first.")
         return
