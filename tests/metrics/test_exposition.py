@@ -134,7 +134,7 @@ def test_names_follow_the_conventions_and_are_in_the_guide() -> None:
     for name, kind in kinds.items():
         assert name.endswith("_total") == (kind == "counter"), name
         assert not re.search(r"(_ms|_milli|_percent|_minutes|_microusd)(_|$)", name), name
-    told = set(re.findall(r"`(fairlead_\w+)`", GUIDE.read_text().split("## The metrics")[1].split("\n\nOf a run")[0]))
+    told = set(re.findall(r"`(fairlead_\w+)`", GUIDE.read_text().split("## All metrics")[1].split("\n\nTo get GPU")[0]))
     assert told == set(kinds)
 
 

@@ -87,19 +87,19 @@ def metrics_of(readings: Readings, most_runs: int) -> Iterator[Metric]:
 
 def _loop(readings: Readings) -> Iterator[Metric]:
     counts = readings.counts
-    yield _gauge("loop_running", "1 while a loop that can be asked looks after the cluster.", float(counts is not None))
+    yield _gauge("loop_running", "1 while a supervisor or operator runs and answers.", float(counts is not None))
     if counts is None:
         return
-    yield _histogram("decision_seconds", "Time that a decision took.", counts.decisions)
+    yield _histogram("decision_seconds", "Duration of a decision.", counts.decisions)
     yield _histogram("queue_wait_seconds", "Time that a run waited before it was placed.", counts.waits)
-    yield CounterMetricFamily("fairlead_placements", "Gangs that were given nodes.", value=counts.placements)
-    yield CounterMetricFamily("fairlead_preemptions", "Runs that were told to give way.", value=counts.preemptions)
-    restarts = CounterMetricFamily("fairlead_restarts", "Starts that failed and are repeated.", labels=["reason"])
+    yield CounterMetricFamily("fairlead_placements", "Gangs that were placed.", value=counts.placements)
+    yield CounterMetricFamily("fairlead_preemptions", "Runs that were preempted.", value=counts.preemptions)
+    restarts = CounterMetricFamily("fairlead_restarts", "Failed attempts that were restarted.", labels=["reason"])
     # `increase` misses the event with which a series first appears, so these series start at 0.
     for reason, number in sorted({**dict.fromkeys(FAILURES, 0), **counts.restarts}.items()):
         restarts.add_metric([reason], number)
     yield restarts
-    finished = CounterMetricFamily("fairlead_runs_finished", "Runs that are over.", labels=["phase", "reason"])
+    finished = CounterMetricFamily("fairlead_runs_finished", "Finished runs.", labels=["phase", "reason"])
     begun = {(Phase.FAILED.value, reason): 0 for reason in FAILURES}
     begun |= {(Phase.SUCCEEDED.value, Code.COMPLETED.value): 0, (Phase.STOPPED.value, Code.STOP_REQUESTED.value): 0}
     for (phase, reason), number in sorted({**begun, **counts.finished}.items()):
@@ -111,9 +111,9 @@ def _queue(readings: Readings) -> Iterator[Metric]:
     seen = readings.seen
     going: list[AnyWorkload] = [each for each in (*seen.workloads, *seen.parents) if not each.status.phase.is_final]
     teams = _bounded(each.spec.team for each in going)
-    yield _gauge("unfinished_runs", "Runs of all kinds that are not over, those that wait too.", float(len(going)))
+    yield _gauge("unfinished_runs", "Unfinished runs of all kinds, pending ones included.", float(len(going)))
     counted = Counter((each.status.phase.value, teams[each.spec.team], type(each.spec).__name__) for each in going)
-    yield _family("runs", "Runs that are not over.", ["phase", "team", "kind"], counted)
+    yield _family("runs", "Unfinished runs by phase.", ["phase", "team", "kind"], counted)
     waiting = [run for run in seen.workloads if run.status.phase in _QUEUED]
     why = Counter((teams[run.spec.team], run.status.reason.code.value) for run in waiting)
     yield _family("queued_runs", "Runs that wait to be placed, by the reason.", ["team", "reason"], why)
@@ -149,8 +149,8 @@ def _nodes(readings: Readings) -> Iterator[Metric]:
         return _family(name, sentence, ["node", "pool"], sums)
 
     yield told("node_ready", "1 while a node is ready.", lambda node: float(node.ready))
-    yield told("node_cpu_cores", "Cores of a node.", lambda node: node.cpu_milli / 1000)
-    yield told("node_cpu_cores_held", "Cores of a node that pods hold.", lambda node: cpu_held[node.name] / 1000)
+    yield told("node_cpu_cores", "CPU cores of a node.", lambda node: node.cpu_milli / 1000)
+    yield told("node_cpu_cores_held", "CPU cores of a node that pods hold.", lambda node: cpu_held[node.name] / 1000)
     yield told("node_gpus", "GPUs of a node.", lambda node: sum(gpu.milli for gpu in node.gpus) / WHOLE_MILLI)
     yield told("node_gpus_held", "GPUs of a node that pods hold.", lambda node: gpu_held[node.name] / WHOLE_MILLI)
     yield told("node_price_dollars_per_hour", "Price of a node.", lambda node: node.price_per_hour)
@@ -168,7 +168,7 @@ def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
     held = whole_holders(readings.seen.pods)
     yield _gauge("runs_left_out", f"Runs beyond {most_runs}, which have no series of their own.", float(left_out))
     info = GaugeMetricFamily(
-        "fairlead_run_info", "What a run is.", labels=["team", "run", "kind", "uid", "model", "project"]
+        "fairlead_run_info", "Labels of an unfinished run.", labels=["team", "run", "kind", "uid", "model", "project"]
     )
     for run in runs:
         labels = run.spec.labels
@@ -176,7 +176,7 @@ def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
         info.add_metric([run.spec.team, run.spec.name, type(run.spec).__name__, run.uid, model, project], 1)
     yield info
     phases = {(*_name(run), run.status.phase.value): now - run.status.since for run in runs}
-    yield _family("run_phase_seconds", "Time that a run is in its phase.", ["team", "run", "phase"], phases)
+    yield _family("run_phase_seconds", "Time that a run has been in its phase.", ["team", "run", "phase"], phases)
 
     def told(name: str, sentence: str, value: Callable[[Workload], float | None]) -> Metric:
         found = ((_name(run), value(run)) for run in runs)
@@ -188,14 +188,14 @@ def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
     def used(run: Workload) -> RunUsage:
         return readings.usage.get(run.uid, RunUsage())
 
-    yield said("step", "Completed steps, as the program says.", "step")
-    yield said("steps_planned", "Steps that the program will make.", "total_steps")
-    yield said("loss", "The last loss that the program said.", "loss")
-    yield said("throughput", "The last throughput, in the program's own unit a second.", "throughput")
+    yield said("step", "Completed steps, as reported by the program.", "step")
+    yield said("steps_planned", "Total steps, as reported by the program.", "total_steps")
+    yield said("loss", "Last reported loss.", "loss")
+    yield said("throughput", "Last reported throughput, in the program's own unit per second.", "throughput")
     yield told(
-        "silent_seconds", "Time since a running program last said anything.", lambda run: _silence(run, pods, now)
+        "silent_seconds", "Time since the last report of a running program.", lambda run: _silence(run, pods, now)
     )
-    yield told("starts", "How often a run was started after a first time.", lambda run: float(run.status.attempt))
+    yield told("starts", "Attempts of a run after the first.", lambda run: float(run.status.attempt))
     yield told(
         "gpus_held", "GPUs that a run holds.",
         lambda run: sum(_held_milli(pod, nodes[pod.node]) for pod in pods[run.uid] if pod.node in nodes) / WHOLE_MILLI,
@@ -203,19 +203,19 @@ def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
     yield told(
         "checkpoint_age_seconds", "Age of the newest complete checkpoint.", lambda run: _checkpoint_age(run, now)
     )
-    yield said("failed_saves", "Saves that failed since one was complete.", "saves_failed")
+    yield said("failed_saves", "Failed saves since the last complete one.", "saves_failed")
     yield told(
-        "checkpoint_late", "1 while checkpoints do not come as the spec says.",
+        "checkpoint_late", "1 while a checkpoint is overdue by the spec.",
         lambda run: float(warning(run, now) is not None) if run.status.phase is Phase.RUNNING else None,
     )  # fmt: skip
-    yield told("goodput_ratio", "Useful part of all that a run held.", lambda run: _ratio(used(run)))
+    yield told("goodput_ratio", "Goodput: the useful part of what a run held.", lambda run: _ratio(used(run)))
     spent = {
         (*_name(run), use): seconds
         for run in runs
         if (goodput := used(run).goodput) is not None
         for use, seconds in goodput.seconds.items()
     }
-    yield _family("run_pod_seconds", "Seconds of a run's pods, by what became of them.", ["team", "run", "use"], spent)
+    yield _family("run_pod_seconds", "Pod seconds of a run by use.", ["team", "run", "use"], spent)
     yield told(
         "waiting_seconds", "Time since submission in which a run held nothing.",
         lambda run: None if (goodput := used(run).goodput) is None else goodput.waiting_s,
@@ -259,7 +259,7 @@ def _money(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric
     by_use: Counter[tuple[str, ...]] = Counter()
     for (team, use), amount in readings.month.items():
         by_use[teams[team], use] += amount
-    sentence = "Cost of a team in this calendar month (UTC) by use; an empty team is what nobody held."
+    sentence = "Cost of a team in this calendar month (UTC) by use; idle time has an empty team."
     yield _family("month_cost_dollars", sentence, ["team", "use"], {key: _usd(each) for key, each in by_use.items()})
     dearest = sorted(readings.models, key=lambda model: (-readings.models[model], model))
     by_model: Counter[tuple[str, ...]] = Counter()
@@ -268,7 +268,7 @@ def _money(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric
     sentence = "Cost of a model in this calendar month (UTC)."
     yield _family("model_month_cost_dollars", sentence, ["model"], {key: _usd(each) for key, each in by_model.items()})
     limits = {(teams[team],): amount for team, amount in budgets.items() if teams[team] != OTHER}
-    yield _family("team_budget_dollars", "What a team may spend in a calendar month.", ["team"], limits)
+    yield _family("team_budget_dollars", "Budget of a team for a calendar month.", ["team"], limits)
     nodes, rates = {node.name: node for node in readings.seen.nodes}, Counter[tuple[str, ...]]()
     names, held = _bounded(run.spec.team for run in readings.seen.workloads), whole_holders(readings.seen.pods)
     for run in readings.seen.workloads:
@@ -283,9 +283,9 @@ def _gpus(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
         found = {(each.node, each.uuid): getattr(each, field) for each in readings.gpus}
         return _family(name, sentence, ["node", "gpu"], {key: each for key, each in found.items() if each is not None})
 
-    yield told("gpu_utilization_ratio", "Share of the last moments in which a GPU computed.", "utilization")
-    yield told("gpu_memory_used_bytes", "Memory of a GPU that is in use.", "memory_used_bytes")
-    yield told("gpu_power_watts", "Power that a GPU takes.", "power_watts")
+    yield told("gpu_utilization_ratio", "GPU utilization, 0 to 1.", "utilization")
+    yield told("gpu_memory_used_bytes", "GPU memory in use.", "memory_used_bytes")
+    yield told("gpu_power_watts", "Power draw of a GPU.", "power_watts")
     yield told("gpu_temperature_celsius", "Temperature of a GPU.", "temperature_celsius")
     told_of = {each.uuid for each in readings.gpus}
     nodes = {node.name: node for node in readings.seen.nodes}
@@ -300,7 +300,7 @@ def _gpus(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
                 if gpu.uuid in pod.grant.gpu_uuids and gpu.uuid in told_of:
                     part = (shared if gpu.divisible else gpu.milli) / WHOLE_MILLI
                     shares[(*_name(run), pod.node, gpu.uuid)] += part  # type: ignore[assignment]  # a sum of floats
-    sentence = "Part of a GPU that a run holds; times fairlead_gpu_* it is the run's own."
+    sentence = "Part of a GPU that a run holds; multiply fairlead_gpu_* by it."
     yield _family("run_gpu_share", sentence, ["team", "run", "node", "gpu"], shares)
 
 

@@ -40,7 +40,7 @@ ALERTS = (
         expr="max(fairlead_loop_running) == 0 unless on () max(fairlead_unfinished_runs) == 0",
         wait="5m",
         severity="critical",
-        summary="No loop looks after the runs: nothing is started, restarted or stopped.",
+        summary="No supervisor or operator is running: nothing is started, restarted or stopped.",
         remedy="`fairlead doctor` says why; any command that submits starts the supervisor of a machine again.",
     ),
     Alert(
@@ -82,7 +82,7 @@ ALERTS = (
         expr="max by (team) (fairlead_queue_oldest_wait_seconds) > 4 * 3600",
         wait="0m",
         severity="info",
-        summary="A run of team {{ $labels.team }} waits for more than four hours.",
+        summary="A run of team {{ $labels.team }} has waited for more than four hours.",
         remedy="`fairlead queue` says why, and when it is expected to start.",
     ),
     Alert(
@@ -90,7 +90,7 @@ ALERTS = (
         expr='sum by (team) (fairlead_queued_runs{reason="OverBudget"}) > 0',
         wait="15m",
         severity="info",
-        summary="Runs of team {{ $labels.team }} wait because no money is left for them.",
+        summary="Runs of team {{ $labels.team }} wait because the budget is spent.",
         remedy="Raise the team's `budget`, or give the runs a shorter `max_duration`.",
     ),
     Alert(
@@ -98,7 +98,7 @@ ALERTS = (
         expr=f'{_OF_RUN} (fairlead_run_phase_seconds{{phase="Starting"}}) > 900',
         wait="0m",
         severity="warning",
-        summary=f"Run {RUN} holds its nodes for a quarter of an hour and has not started.",
+        summary=f"Run {RUN} has held its nodes for 15 minutes without starting.",
         remedy="`fairlead status` says what it waits for: an image, a volume, a node.",
     ),
     Alert(
@@ -106,7 +106,7 @@ ALERTS = (
         expr=f"{_OF_RUN} (fairlead_run_silent_seconds) > 1800",
         wait="0m",
         severity="warning",
-        summary=f"Run {RUN} has shown no sign of progress for half an hour.",
+        summary=f"Run {RUN} has reported no progress for 30 minutes.",
         remedy="`fairlead logs` shows its last lines; with `stall_timeout` it is restarted by itself, with the stacks.",
     ),
     Alert(
@@ -114,7 +114,7 @@ ALERTS = (
         expr=f"{_OF_RUN} (max_over_time(fairlead_run_starts[1h]) - min_over_time(fairlead_run_starts[1h])) >= 3",
         wait="0m",
         severity="warning",
-        summary=f"Run {RUN} was started again three times or more within an hour.",
+        summary=f"Run {RUN} was restarted three times or more within an hour.",
         remedy="`fairlead events` says why each time.",
     ),
     Alert(
@@ -130,7 +130,7 @@ ALERTS = (
         expr=f"{_OF_RUN} {_LATE}",
         wait="5m",
         severity="warning",
-        summary=f"Checkpoints of run {RUN} do not come as its spec says.",
+        summary=f"Checkpoints of run {RUN} are overdue by its spec.",
         remedy="`fairlead status` says how late they are, and why.",
     ),
     Alert(
@@ -199,7 +199,7 @@ ALERTS = (
         expr="sum(increase(fairlead_preemptions_total[1h])) > 4.5",
         wait="0m",
         severity="info",
-        summary="Five runs or more were told to give way within an hour.",
+        summary="Five runs or more were preempted within an hour.",
         remedy="`fairlead events` says for whom; guarantees, priorities or the room may not suit the load.",
     ),
     Alert(
