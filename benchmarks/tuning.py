@@ -7,9 +7,9 @@ it Optuna's bookkeeping alone, with SQLite, where it can be installed in an envi
 ray: both of Ray Tune, whose sampler is told 1,000 results, where it can be installed in an environment of its own.
 All three say what a bare interpreter takes to start at that time, since others may use the machine.
 asha: processor time of training until ASHA has the best loss of a random search whose trials run to their ends; bar a
-quarter of what that takes. The trials train a small network in this process, a step at a time, four at once. Median of
-seeds; give OMP_NUM_THREADS=1. Their values are drawn at random, so that pruning alone is measured, unless `--sampler`
-names another.
+quarter of what that takes. The trials train small models in this process, a step at a time, four at once; those that
+keep checkpoints pause at a rung and go on later. Median of seeds; give OMP_NUM_THREADS=1. Their values are drawn at
+random, so that pruning alone is measured, unless `--sampler` names another.
 """
 
 import argparse
@@ -21,15 +21,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks import peers
 from benchmarks.bytecode import keep_compiled
+from benchmarks.small_models import Letters, Model, Spirals
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.records import dump
 from fairlead.policy.kinds.parents import submit
@@ -39,7 +38,6 @@ from fairlead.policy.search.pruning import num_rungs, rung_steps, with_rungs
 from fairlead.policy.search.sampling import suggest
 from fairlead.policy.search.trials import TrialRecord
 from fairlead.specs.formats.reading import parse
-from fairlead.specs.search_space import Value
 from fairlead.specs.sweep import Sampler, Sweep, map_runs, trial_run, values_of
 from fairlead.state.plan import Change, Plan, child_uid
 from fairlead.state.reasons import Code, Reason
@@ -51,21 +49,31 @@ TRIALS_IN_STORE = 1_000
 MORE_TRIALS = 12
 RAY_TRIALS = 5
 STEPS = 81
-# Before a fifth of its steps a good trial of this network is far away: the best of 40 is among the worst at step 9.
-ASHA = "prune: asha"
+# How the trials of a search are stopped: the rule, whether they keep checkpoints, and whether they tell their length.
+WAYS = {
+    "stopped, tell no length": ("asha", False, None),
+    "stopped, tell their length": ("asha", False, STEPS),
+    "paused, tell no length": ("asha", True, None),
+    "paused, tell their length": ("asha", True, STEPS),
+    "paused from step 3 on, one in three": ("{after: 3, factor: 3}", True, STEPS),
+}
 RANDOM_TRIALS = 40
 SEEDS = 20
 PROGRAM = 'import sys, time\nprint("step=1 loss=1", flush=True)\nopen(sys.argv[1], "a").write(f"{time.time()}\\n")\n'
 FILE = """
 kind: Sweep
 name: rates
-parameters: {{lr: log 1e-3..1e1, width: 4..64, decay: log 1e-6..1e-2}}
+parameters: {{{parameters}}}
 objective: loss
 trials: {trials}
 parallel: {parallel}
 sampler: {sampler}
 {prune}
-trial: {{run: '{python} train.py {file}', metrics: name=value, resources: {{cpu: 0.1}}, snapshot: false}}
+trial:
+  run: {python} train.py {file}
+  metrics: name=value
+  resources: {{cpu: 0.1}}
+  snapshot: false
 """
 
 
@@ -87,10 +95,16 @@ def main() -> None:
         parts[name]()
 
 
-def _spec(directory: Path, *, trials: int, parallel: int, sampler: str = "tpe", prune: str = "") -> Sweep:
-    text = FILE.format(
-        trials=trials, parallel=parallel, sampler=sampler, prune=prune, python=sys.executable, file=directory / "times"
-    )
+def _text(
+    directory: Path, *, trials: int, parallel: int, sampler: str, prune: str = "", parameters: str = Spirals.PARAMETERS
+) -> str:
+    return FILE.format(
+        trials=trials, parallel=parallel, sampler=sampler, prune=prune, parameters=parameters, python=sys.executable,
+        file=directory / "times",
+    )  # fmt: skip
+
+
+def _read(text: str) -> Sweep:
     (spec,) = parse(text)
     assert isinstance(spec, Sweep)
     return spec
@@ -120,10 +134,7 @@ def _starts() -> None:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
             directory, home = Path(name), Path(name) / "home"
             (directory / "train.py").write_text(PROGRAM)
-            text = FILE.format(
-                trials=1, parallel=1, sampler="tpe", prune="", python=sys.executable, file=directory / "times"
-            )
-            (directory / "sweep.yaml").write_text(text)
+            (directory / "sweep.yaml").write_text(_text(directory, trials=1, parallel=1, sampler="tpe"))
             # The very first run of all makes the directory, before it starts the supervisor (decision 77).
             LocalCluster.open(home).close()
             environ = {**os.environ, "FAIRLEAD_HOME": str(home)}
@@ -161,7 +172,7 @@ def _history() -> None:
         directory, home = Path(name), Path(name) / "home"
         (directory / "train.py").write_text(PROGRAM)
         cluster = LocalCluster.open(home)
-        spec = _spec(directory, trials=TRIALS_IN_STORE + MORE_TRIALS, parallel=1)
+        spec = _read(_text(directory, trials=TRIALS_IN_STORE + MORE_TRIALS, parallel=1, sampler="tpe"))
         own = cluster.prepare(spec.trial, directory).spec
         spec = map_runs(spec, lambda _: own)
         sweep = cluster.submit(spec)
@@ -245,48 +256,12 @@ def _fill(cluster: LocalCluster, sweep: Workload[Sweep]) -> None:
         cluster.store._db.execute("UPDATE workloads SET progress = ? WHERE uid = ?", (dump(progress), child.uid))
 
 
-class Network:
-    """A network of one hidden layer that learns to tell two noisy spirals apart, a step at a time, on a processor."""
-
-    def __init__(self, values: Mapping[str, Value], seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        turn = rng.uniform(0.2, 1.0, 600) * 2 * np.pi
-        side = rng.integers(0, 2, 600)
-        arms = np.stack([turn * np.cos(turn + side * np.pi), turn * np.sin(turn + side * np.pi)], 1) / 5
-        places = arms + rng.normal(0, 0.12, (600, 2))
-        self.x, self.y = places[:200], side[:200].astype(float)
-        self.others_x, self.others_y = places[200:], side[200:]
-        width, self.rate, self.decay = int(values["width"]), float(values["lr"]), float(values["decay"])
-        self.first = rng.normal(0, 1.5, (2, width))
-        self.bias = rng.normal(0, 1.0, width)
-        self.last = rng.normal(0, 0.1, width)
-
-    def step(self) -> float:
-        """Take three steps of gradient descent; the loss on other data."""
-        for _ in range(3):
-            hidden = np.tanh(self.x @ self.first + self.bias)
-            error = _share(hidden @ self.last) - self.y
-            back = np.outer(error, self.last) * (1.0 - hidden**2) / len(self.y)
-            self.last -= self.rate * (hidden.T @ error / len(self.y) + self.decay * self.last)
-            self.first -= self.rate * (self.x.T @ back + self.decay * self.first)
-            self.bias -= self.rate * back.sum(0)
-        out = np.tanh(self.others_x @ self.first + self.bias) @ self.last
-        loss = float(np.mean(np.logaddexp(0.0, out) - self.others_y * out))
-        return loss if math.isfinite(loss) else 1e9
-
-
-def _share(
-    out: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]",
-) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
-    found: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = 1.0 / (1.0 + np.exp(-np.clip(out, -60, 60)))
-    return found
-
-
 @dataclass(slots=True)
 class _Search:
     """A sweep whose trials train in this process, a step each in turn."""
 
     spec: Sweep
+    model: type[Spirals | Letters]
     seed: int
     total: int | None = None
 
@@ -297,8 +272,8 @@ class _Search:
             status=Status(phase=Phase.PENDING, reason=DONE, since=0.0),
         )  # fmt: skip
         children: dict[str, Workload] = {}
-        networks: dict[str, Network] = {}
-        prune = None if self.spec.prune is None else with_rungs(self.spec.prune, STEPS)
+        models: dict[str, Model] = {}
+        prune = None if self.spec.pruning is None else with_rungs(self.spec.pruning, STEPS)
         rungs = [] if prune is None else [rung_steps(prune, rung) for rung in range(num_rungs(prune, STEPS))]
         best, spent_s, is_due = math.inf, 0.0, True
         while True:
@@ -315,50 +290,61 @@ class _Search:
                     children[order.name] = Workload(
                         uid=order.name, spec=run, intent=Intent.RUN, status=status, version=1, created_at=0.0
                     )
-                    networks[order.name] = Network(values_of(run), self.seed)
+                    models[order.name] = self.model(values_of(run), self.seed)
                 for wish in change.children:
-                    self._end(children, wish.uid, Phase.STOPPED)
-                    networks.pop(wish.uid)
+                    if wish.intent is Intent.STOP:
+                        self._set(children, wish.uid, Phase.STOPPED)
+                    else:
+                        self._set(children, wish.uid, Phase.RUNNING)
                 if sweep.status.phase.is_final:
                     return best, spent_s
-            for name in list(networks):
-                child = children[name]
+            for name, child in list(children.items()):
+                if child.status.phase is not Phase.RUNNING:
+                    continue
                 step = 1 + (child.progress.step or 0 if child.progress is not None else 0)
                 began = time.process_time()
-                loss = networks[name].step()
+                loss = models[name].step()
                 spent_s += time.process_time() - began
-                children[name] = replace(child, progress=Progress(step=step, loss=loss, total_steps=self.total))
+                saved = step if self.spec.trial.checkpoint.is_periodic else None
+                told = Progress(step=step, loss=loss, total_steps=self.total, checkpoint_step=saved)
+                children[name] = replace(child, progress=told)
                 is_due = is_due or step in rungs or step >= STEPS
                 if step >= STEPS:
                     best = min(best, loss)
-                    networks.pop(name)
-                    self._end(children, name, Phase.SUCCEEDED)
+                    self._set(children, name, Phase.SUCCEEDED)
             if target is not None and best <= target:
                 return best, spent_s
 
     @staticmethod
-    def _end(children: dict[str, Workload], name: str, phase: Phase) -> None:
-        status = Status(phase=phase, reason=DONE, since=0.0)
-        children[name] = replace(children[name], status=status, intent=Intent.STOP)
+    def _set(children: dict[str, Workload], name: str, phase: Phase) -> None:
+        status, intent = Status(phase=phase, reason=DONE, since=0.0), Intent.STOP if phase.is_final else Intent.RUN
+        children[name] = replace(children[name], status=status, intent=intent)
 
 
 def _asha(sampler: str) -> None:
-    shares: dict[int | None, list[float]] = {None: [], STEPS: []}
+    for model in (Spirals, Letters):
+        _asha_of(model, sampler)
+
+
+def _asha_of(model: type[Spirals | Letters], sampler: str) -> None:
+    shares: dict[str, list[float]] = {way: [] for way in WAYS}
+    text = partial(_text, Path(), parallel=4, parameters=model.PARAMETERS)
     for seed in range(SEEDS):
-        whole = replace(_spec(Path(), trials=RANDOM_TRIALS, parallel=4, sampler="random"), seed=seed)
-        best, whole_s = _Search(spec=whole, seed=seed).run(None)
-        # As many trials as it takes, the first of them those of the random search.
-        spec = _spec(Path(), trials=8 * RANDOM_TRIALS, parallel=4, sampler=sampler, prune=ASHA)
-        for total, found in shares.items():
-            reached, took_s = _Search(spec=replace(spec, seed=seed), seed=seed, total=total).run(best)
-            found.append(took_s / whole_s if reached <= best else math.inf)
-    for total, found in shares.items():
+        whole = replace(_read(text(trials=RANDOM_TRIALS, sampler="random")), seed=seed)
+        best, whole_s = _Search(spec=whole, model=model, seed=seed).run(None)
+        for way, (prune, saves, total) in WAYS.items():
+            # As many trials as it takes, the first of them those of the random search.
+            own = text(trials=8 * RANDOM_TRIALS, sampler=sampler, prune=f"prune: {prune}")
+            spec = replace(_read(f"{own}  checkpoint: {{every: 1 steps}}" if saves else own), seed=seed)
+            reached, took_s = _Search(spec=spec, model=model, seed=seed, total=total).run(best)
+            shares[way].append(took_s / whole_s if reached <= best else math.inf)
+    for way, found in shares.items():
         told = ", ".join(f"{share:.2f}" for share in sorted(found))
         print(
-            f"asha, its values by {sampler}, comes to random search's best loss in "
-            f"{statistics.median(found):.2f} of its core seconds, with "
-            f"{sum(map(math.isfinite, found))} seeds of {SEEDS}, where trials tell "
-            f"{'no' if total is None else 'their'} length ({told})"
+            f"{model.__name__.lower()}: asha, its values by {sampler}, comes to random search's best loss in "
+            f"{statistics.median(found):.3f} of its core seconds, with {sum(map(math.isfinite, found))} seeds of "
+            f"{SEEDS}; trials are {way} ({told})",
+            flush=True,
         )
 
 

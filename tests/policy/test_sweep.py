@@ -52,10 +52,12 @@ class World:
     loss: Loss = bowl
     steps: int = 27
     total: int | None = None
+    saves: bool = False
     fails: Callable[[int], bool] = lambda _: False
     diverges: Callable[[int], bool] = lambda _: False
     trials: dict[str, Workload] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
+    resumed: list[int] = field(default_factory=list)
     now: float = 1_000_000_000.0
     num_steps: int = 0
     most: int = 0
@@ -89,7 +91,12 @@ class World:
             )  # fmt: skip
         for wish in change.children:
             (name,) = (name for name, trial in self.trials.items() if trial.uid == wish.uid)
-            self._end(name, Phase.STOPPED)
+            if wish.intent is Intent.STOP:
+                self._end(name, Phase.STOPPED)
+                continue
+            assert self.trials[name].status.phase is Phase.STOPPED, "a trial goes on that did not pause"
+            self.trials[name] = replace(self.trials[name], intent=wish.intent, status=status(Phase.RUNNING))
+            self.resumed.append(int(name))
         return change
 
     def step(self) -> None:
@@ -102,7 +109,10 @@ class World:
             values = values_of(trial.spec)
             # What costs little is far from where the loss is best.
             told = {} if "x" not in values else {"cost": 1.0 - float(values["x"])}
-            progress = Progress(step=step, loss=self.loss(values, step), metrics=told, total_steps=self.total)
+            progress = Progress(
+                step=step, loss=self.loss(values, step), metrics=told, total_steps=self.total,
+                checkpoint_step=step if self.saves else None,
+            )  # fmt: skip
             self.trials[name] = replace(trial, progress=progress)
             if self.fails(int(name)):
                 self._end(name, Phase.FAILED)
@@ -251,9 +261,11 @@ def test_only_trials_that_have_changed_are_read_anew(monkeypatch: pytest.MonkeyP
     world.run()
     before = trials_of(world.sweep, Family(children=world.trials))
 
-    def read_record(objectives: tuple[Objective, ...], number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
+    def read_record(
+        objectives: tuple[Objective, ...], number: int, child: AnyWorkload, is_pruned: bool, may_go_on: bool
+    ) -> TrialRecord:
         read.append(number)
-        return genuine(objectives, number, child, is_pruned)
+        return genuine(objectives, number, child, is_pruned, may_go_on)
 
     genuine = sweep_kind._read_record
     monkeypatch.setattr(sweep_kind, "_read_record", read_record)
@@ -268,7 +280,7 @@ def test_only_trials_that_have_changed_are_read_anew(monkeypatch: pytest.MonkeyP
     left = {name: child for name, child in world.trials.items() if name != "5"}
     assert 5 not in [each.number for each in trials_of(pruned, Family(children=left))]
     assert read == [7, 3, 7]
-    assert len(sweep_kind._PASTS["parent", world.sweep.spec.judged_by].of_moving) == 39
+    assert len(sweep_kind._PASTS["parent", world.sweep.spec.judged_by, False].of_moving) == 39
 
 
 @pytest.mark.parametrize("objectives", [{}, {"objective": "", "objectives": "[loss, 'cost:minimize']"}])

@@ -46,6 +46,8 @@ PRUNE_RULES: Constraints = {
     "factor": Limit(low=2, high=100, whole=True),
     "steps": Limit(low=1, high=10**12, whole=True),
 }
+# One of so many goes on at a rung. Paused trials may go on later, so that fewer are enough at first (decision 131).
+FACTOR, FACTOR_WITH_PAUSES = 3, 8
 STOP_RULES: Constraints = {
     "target": Limit(low=-1e300, high=1e300),
     "duration_s": Limit(low=0.001, high=DECADE_S),
@@ -102,24 +104,30 @@ class Prune:
             checkpoint of a better one, with other values (Jaderberg et al., 2017).
         after: Steps before a trial is first evaluated, the first rung. None for a quarter of a whole trial, once one
             has reported its length, with asha and median; for 1 with the others.
-        factor: One of ``factor`` trials at a rung continues to the next, which has ``factor`` times as many steps.
+        factor: One of ``factor`` trials at a rung continues to the next, which has ``factor`` times as many steps. None
+            for 8 with asha if trials keep checkpoints periodically, else 3.
         steps: Steps of a whole trial, required by Hyperband.
     """
 
     rule: Rule = Rule.ASHA
     after: int | None = None
-    factor: int = 3
+    factor: int | None = None
     steps: int | None = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     @property
+    def one_in(self) -> int:
+        """Return ``factor`` or its default."""
+        return FACTOR if self.factor is None else self.factor
+
+    @property
     def num_brackets(self) -> int:
         """Return the number of brackets of Hyperband."""
-        number, reach = 1, (self.after or 1) * self.factor
+        number, reach = 1, (self.after or 1) * self.one_in
         while self.steps is not None and reach <= self.steps:
-            number, reach = number + 1, reach * self.factor
+            number, reach = number + 1, reach * self.one_in
         return number
 
     def _problems(self) -> Iterable[tuple[str, str]]:
@@ -218,6 +226,20 @@ class Sweep:
         return min(most, combinations)
 
     @property
+    def pruning(self) -> Prune | None:
+        """Return the rule of early stopping with its factor, which depends on the trial if it is left out."""
+        prune = self.prune
+        if prune is None or prune.factor is not None:
+            return prune
+        has_pauses = self.may_pause and self.trial.checkpoint.is_periodic
+        return replace(prune, factor=FACTOR_WITH_PAUSES if has_pauses else FACTOR)
+
+    @property
+    def may_pause(self) -> bool:
+        """Return whether trials that are stopped at a rung with a checkpoint may be resumed."""
+        return self.prune is not None and self.prune.rule is Rule.ASHA and self.engine is None
+
+    @property
     def is_population(self) -> bool:
         """Return whether stopped trials are replaced by copies of better ones."""
         return self.prune is not None and self.prune.rule is Rule.PBT
@@ -288,7 +310,7 @@ class Sweep:
 
     def _population_problems(self) -> Iterable[tuple[str, str]]:
         assert self.prune is not None
-        least = max(2, self.prune.factor)
+        least = max(2, self.prune.one_in)
         if self.parallel is None or self.parallel < least:
             yield "parallel", f"pbt compares trials that run side by side; give how many, at least {least}"
         elif self.trials is not None and self.trials < self.parallel:
@@ -299,7 +321,7 @@ class Sweep:
         if self.sampler is Sampler.GRID:
             yield "sampler", "pbt changes the values of trials as they run, which grid does not; use random"
         checkpoint = self.trial.checkpoint
-        if checkpoint.every_s is None and checkpoint.every_steps is None and not checkpoint.every_auto:
+        if not checkpoint.is_periodic:
             yield "prune", "pbt goes on from checkpoints; give `checkpoint: {every: 10 steps}` in the trial"
         if checkpoint.origin is not None:
             yield "trial", "checkpoint.from: with pbt a trial begins from the checkpoint of another; leave it out"

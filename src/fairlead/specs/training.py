@@ -201,6 +201,11 @@ class Checkpoint:
         enforce(self._problems())
 
     @property
+    def is_periodic(self) -> bool:
+        """Return whether an interval is given or chosen, so that the program has to keep checkpoints."""
+        return self.every_s is not None or self.every_steps is not None or bool(self.every_auto)
+
+    @property
     def is_in_memory(self) -> bool:
         """Return whether the nodes also hold checkpoints in memory."""
         return self.memory_every_s is not None or self.memory_every_steps is not None

@@ -33,6 +33,7 @@ _SHAPES: Mapping[str, Shape] = {
     "Cached": Shape("M2 3.5h8M2 6h8M2 8.5h8", "good"),
     "Skipped": Shape("M2 2.5l4 3.5l-4 3.5M6 2.5l4 3.5l-4 3.5", "quiet"),
     "Pruned": Shape("M3 10v-4h6v-4", "quiet"),
+    "Paused": Shape("M4 2v8M8 2v8", "quiet"),
     "Stopped": Shape("M2 2h8v8h-8z", "quiet"),
 }
 

@@ -1,4 +1,4 @@
-"""Judges a sweep: which trials exist, which end early, and the parameters of the next ones.
+"""Judges a sweep: which trials exist, which end early or pause, and the parameters of the next ones.
 
 The history is the children. The decision on a trial is a function of the spec and of earlier trials, so that another
 process continues identically. Additionally the values at rungs are kept, which a trial passes once.
@@ -17,6 +17,7 @@ from fairlead.policy.kinds.engine_search import new_proposals, read_values, say_
 from fairlead.policy.kinds.parents import advance, child_name, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.search.population import best_part, explore, gives_way
+from fairlead.policy.search.promotion import pauses, promotable
 from fairlead.policy.search.pruning import (
     FIRST_RUNG_PART,
     RungReport,
@@ -27,7 +28,7 @@ from fairlead.policy.search.pruning import (
     with_rungs,
 )
 from fairlead.policy.search.sampling import suggest
-from fairlead.policy.search.trials import TrialRecord, TrialState, draw, front, metric_of
+from fairlead.policy.search.trials import CUT_SHORT, TrialRecord, TrialState, draw, front, metric_of
 from fairlead.specs.search_space import Value, show_value
 from fairlead.specs.sweep import Objective, Prune, Sampler, Sweep, map_runs, trial_run, values_of
 from fairlead.specs.training import Training
@@ -47,7 +48,7 @@ class SweepDetail:
     Attributes:
         submitted: The number of submitted trials.
         over: The number of finished trials.
-        pruned: The numbers of trials that were stopped early.
+        pruned: The numbers of trials that were stopped early, or are paused.
         failed: The numbers of trials whose failure was reported.
         best: The number of the trial with the best value so far.
         rungs: Values that trials reported at rungs.
@@ -68,29 +69,34 @@ class SweepDetail:
 
 
 def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
-    """Submit trials, stop pruned ones, and end the sweep when it has reached its goal."""
+    """Submit trials, stop those at a rung that are not among the best, resume those that are, and end the sweep."""
     spec, before = sweep.spec, detail_of(sweep)
     history = _history_of(sweep, family)
     length = _length(spec, history.records, before)
     rungs, pruned = _prune(spec, history.records, before, length)
-    orders = _stop_orders(family, pruned)
     best, num_active = history.best, history.counts.get(TrialState.ACTIVE, 0)
     detail = replace(
         before, over=before.submitted - num_active, pruned=pruned, failed=history.failed, rungs=rungs, length=length,
         best=None if best is None else best.number, best_value=None if best is None else best.value,
     )  # fmt: skip
-    end = _end(sweep, family, history, detail, now)
+    able = _promotable(spec, history.records, detail)
+    end = _end(sweep, family, history, detail, now, is_exhausted=not able)
     if end is not None:
         return finish(sweep, family, *end, now, detail=detail)
+    promoted = able[: _room(spec, family)]
+    detail = replace(
+        detail, over=detail.over - len(promoted), pruned=tuple(each for each in pruned if each not in promoted)
+    )
+    orders = (*_stop_orders(family, detail.pruned), *_resume_orders(family, promoted))
     if spec.engine is None:
-        new = _submissions(sweep, family, history.records, detail)
+        new = _submissions(sweep, history.records, detail, _room(spec, family) - len(promoted))
     else:
         new, detail = _proposed(sweep, family, detail)
     detail = replace(detail, submitted=detail.submitted + len(new))
     waits = say_search(spec, family.search, num_active + len(new))
     said = f"{_progress(detail, spec, history)}{_say_best(sweep, history)}{waits}"
     reason = Reason(code=Code.CHILDREN_RUNNING, message=said)
-    event = _news(sweep, family, before, detail)
+    event = _news(sweep, family, history.records, before, detail)
     return advance(sweep, reason, now, detail=detail, submit=new, children=orders, event=event)
 
 
@@ -168,6 +174,12 @@ class _History:
             failed=tuple(each.number for each in records if each.state is TrialState.FAILED),
         )
 
+    def at_the_end(self) -> "_History":
+        """Return the history once the sweep is over: paused trials are pruned."""
+        counts = {**self.counts, TrialState.PAUSED: 0}
+        counts[TrialState.PRUNED] = sum(self.counts.get(state, 0) for state in CUT_SHORT)
+        return replace(self, counts=counts)
+
     def and_(self, spec: Sweep, others: "_History") -> "_History":
         """Return the history of these trials and others."""
         records = [*self.records, *others.records]
@@ -204,18 +216,19 @@ MOST_SWEEPS = 50
 def _history_of(sweep: Workload[Sweep], family: Family) -> _History:
     spec, pruned = sweep.spec, detail_of(sweep).pruned
     settled, moving = ({}, family.children) if family.moving is None else (family.settled, family.moving)
-    key = sweep.uid, spec.judged_by
+    may_go_on = spec.may_pause and not sweep.status.phase.is_final
+    key = sweep.uid, spec.judged_by, may_go_on
     past = _PASTS.get(key)
     known = ({}, {}) if past is None else (past.of_settled, past.of_moving)
-    of_moving = _read_records(spec.judged_by, moving, pruned, *known)
+    of_moving = _read_records(spec.judged_by, moving, pruned, may_go_on, *known)
     if past is not None and past.settled is settled and past.pruned == pruned:
         of_settled, history = past.of_settled, past.history
     elif past is not None and past.pruned == pruned and (joined := _joined(past.settled, settled)) is not None:
-        of_joined = _read_records(spec.judged_by, joined, pruned, *known)
+        of_joined = _read_records(spec.judged_by, joined, pruned, may_go_on, *known)
         of_settled = {**past.of_settled, **of_joined}
         history = past.history.and_(spec, _History.of(spec, [record for _, _, record in of_joined.values()]))
     else:
-        of_settled = _read_records(spec.judged_by, settled, pruned, *known)
+        of_settled = _read_records(spec.judged_by, settled, pruned, may_go_on, *known)
         history = _History.of(spec, [record for _, _, record in of_settled.values()])
     if past is None and len(_PASTS) >= MOST_SWEEPS:
         _PASTS.clear()
@@ -235,6 +248,7 @@ def _read_records(
     objectives: tuple[Objective, ...],
     children: Mapping[str, AnyWorkload],
     pruned: tuple[int, ...],
+    may_go_on: bool,
     *known: Mapping[str, _Kept],
 ) -> dict[str, _Kept]:
     numbers, kept = set(pruned), dict[str, _Kept]()
@@ -247,11 +261,14 @@ def _read_records(
         else:
             if name.isdigit():
                 is_pruned = int(name) in numbers
-                kept[name] = child, is_pruned, _read_record(objectives, int(name), child, is_pruned)
+                record = _read_record(objectives, int(name), child, is_pruned, may_go_on)
+                kept[name] = child, is_pruned, record
     return kept
 
 
-def _read_record(objectives: tuple[Objective, ...], number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
+def _read_record(
+    objectives: tuple[Objective, ...], number: int, child: AnyWorkload, is_pruned: bool, may_go_on: bool
+) -> TrialRecord:
     assert isinstance(child.spec, Training), "the children of a sweep are runs"
     progress = child.progress
     told = [(metric_of(progress, each.metric), each.goal.sign) for each in objectives]
@@ -259,15 +276,17 @@ def _read_record(objectives: tuple[Objective, ...], number: int, child: AnyWorkl
     value = told[0][0] if len(told) == 1 else None
     scores = tuple(sign * value for value, sign in told if value is not None) if len(told) > 1 and is_judged else ()
     phase = child.status.phase
+    has_checkpoint = progress is not None and progress.checkpoint_step is not None
     if not phase.is_final:
         state = TrialState.ACTIVE
     elif phase is Phase.SUCCEEDED:
         # It did not report the objective.
         state = TrialState.SUCCEEDED if is_judged else TrialState.FAILED
-        if not is_judged and child.spec.checkpoint.origin is not None and _has_begun_at_the_end(progress):
+        if not is_judged and _has_begun_at_the_end(progress):
             state = TrialState.STOPPED
     elif is_pruned:
-        state = TrialState.PRUNED
+        is_paused = may_go_on and has_checkpoint and phase is Phase.STOPPED
+        state = TrialState.PAUSED if is_paused else TrialState.PRUNED
     else:
         state = TrialState.FAILED if phase is Phase.FAILED else TrialState.STOPPED
     return TrialRecord(
@@ -278,7 +297,7 @@ def _read_record(objectives: tuple[Objective, ...], number: int, child: AnyWorkl
         step=None if progress is None else progress.step,
         scores=scores,
         num_left=_num_left(progress),
-        has_checkpoint=progress is not None and progress.checkpoint_step is not None,
+        has_checkpoint=has_checkpoint,
     )
 
 
@@ -306,15 +325,16 @@ def _length(spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail) ->
 def _prune(
     spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail, length: int | None
 ) -> tuple[tuple[RungReport, ...], tuple[int, ...]]:
-    """Return the values reported at rungs so far, and the pruned trials."""
+    """Return the values reported at rungs so far, and the trials that were stopped there."""
     objective = spec.objective
-    prune = None if spec.prune is None else with_rungs(spec.prune, length)
+    prune = None if spec.pruning is None else with_rungs(spec.pruning, length)
     if prune is None or objective is None:
         return before.rungs, before.pruned
     # A trial that ran before the rungs were known has no values at earlier ones; one that resumed another's checkpoint
     # did not pass earlier intervals.
     is_last_alone = spec.is_population or (before.length is None and length is not None)
-    reports, pruned = list(before.rungs), list(before.pruned)
+    reports, pruned, arrived = list(before.rungs), list(before.pruned), dict[int, RungReport]()
+    is_pausing = _keeps_checkpoints(spec, history)
     furthest: dict[int, int] = {}
     for each in reports:
         furthest[each.trial] = max(each.rung, furthest.get(each.trial, -1))
@@ -327,9 +347,18 @@ def _prune(
                 continue
             report = RungReport(trial=trial.number, rung=rung, value=trial.value)
             reports.append(report)
-            is_judged = trial.state is TrialState.ACTIVE and trial.number not in pruned
-            if is_judged and not spec.is_population and is_pruned(prune, objective.goal, spec.seed, report, reports):
+            is_judged = trial.state is TrialState.ACTIVE and trial.number not in pruned and trial.num_left != 0
+            if is_judged and is_pausing:
+                arrived[trial.number] = report
+            elif is_judged and not spec.is_population and is_pruned(prune, objective.goal, spec.seed, report, reports):
                 pruned.append(trial.number)
+    # All that arrived in this pass are among those that they are compared with.
+    gone, is_last = _gone(history, reports), before.submitted >= spec.num_trials
+    pruned += [
+        trial
+        for trial, report in arrived.items()
+        if pauses(prune, objective.goal, report, reports, gone=gone, is_last=is_last)
+    ]
     if spec.is_population:
         # Judged by its value at its last interval, once others have reached it too.
         last = {each.trial: each for each in sorted(reports, key=attrgetter("rung"))}
@@ -338,6 +367,27 @@ def _prune(
             if is_judged and _gives_way(spec, prune, trial, last[trial.number], reports, history, pruned):
                 pruned.append(trial.number)
     return tuple(reports), tuple(pruned)
+
+
+def _keeps_checkpoints(spec: Sweep, history: Sequence[TrialRecord]) -> bool:
+    """Return whether trials pause, since at least one has kept a checkpoint."""
+    return spec.may_pause and any(each.has_checkpoint for each in history)
+
+
+def _gone(history: Sequence[TrialRecord], reports: Sequence[RungReport]) -> set[int]:
+    """Return the trials with reports that cannot go on: deleted, failed, or stopped without a checkpoint."""
+    over = (TrialState.FAILED, TrialState.STOPPED, TrialState.PRUNED)
+    return {each.trial for each in reports} - {each.number for each in history if each.state not in over}
+
+
+def _promotable(spec: Sweep, history: Sequence[TrialRecord], detail: SweepDetail) -> list[int]:
+    """Return the paused trials that are to go on, most urgent first."""
+    prune = None if spec.pruning is None else with_rungs(spec.pruning, detail.length)
+    paused = {each.number for each in history if each.state is TrialState.PAUSED}
+    if prune is None or spec.objective is None or not paused:
+        return []
+    gone, is_last = _gone(history, detail.rungs), detail.submitted >= spec.num_trials
+    return promotable(prune, spec.objective.goal, detail.rungs, paused=paused, gone=gone, is_last=is_last)
 
 
 def _gives_way(
@@ -389,6 +439,10 @@ def _stop_orders(family: Family, pruned: Sequence[int]) -> tuple[ChildIntent, ..
     )
 
 
+def _resume_orders(family: Family, promoted: Sequence[int]) -> tuple[ChildIntent, ...]:
+    return tuple(ChildIntent(uid=family.children[str(number)].uid, intent=Intent.RUN) for number in promoted)
+
+
 def _best(spec: Sweep, records: Sequence[TrialRecord]) -> TrialRecord | None:
     if spec.objective is None:
         return None
@@ -398,11 +452,15 @@ def _best(spec: Sweep, records: Sequence[TrialRecord]) -> TrialRecord | None:
 
 
 def _end(
-    sweep: Workload[Sweep], family: Family, history: _History, detail: SweepDetail, now: float
+    sweep: Workload[Sweep], family: Family, history: _History, detail: SweepDetail, now: float, *, is_exhausted: bool
 ) -> tuple[Phase, Reason] | None:
-    """Return how the sweep ends, if it ends now."""
+    """Return how the sweep ends, if it ends now.
+
+    Args:
+        is_exhausted: Whether no paused trial is to go on.
+    """
     spec, said = sweep.spec, _say_best(sweep, history)
-    done = _progress(detail, spec, history)
+    done = _progress(detail, spec, history.at_the_end())
     # A loss that is not finite is a result of some parameters, which a search has to explore; the program is sound.
     failed = [family.children[str(number)] for number in detail.failed]
     failed = [each for each in failed if each.status.reason.code is not Code.LOSS_NOT_FINITE]
@@ -420,7 +478,7 @@ def _end(
         if sign * detail.best_value <= sign * target:
             message = f"it came to its target, {target:g}, after {done}{said}"
             return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
-    if detail.over >= num_wanted(spec, detail.pruned):
+    if is_exhausted and detail.over >= num_wanted(spec, detail.pruned):
         if history.counts.get(TrialState.SUCCEEDED):
             return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=f"{done}{said}")
         return Phase.FAILED, Reason(code=Code.CHILD_FAILED, message=f"{done}, and none succeeded")
@@ -443,18 +501,20 @@ def _proposed(
     return orders, replace(detail, proposed=(*detail.proposed, *(each.name for each in new)))
 
 
-def _submissions(
-    sweep: Workload[Sweep], family: Family, history: Sequence[TrialRecord], detail: SweepDetail
-) -> tuple[SubmitChild, ...]:
-    """Return the trials to submit now. Each knows the earlier ones, so they are chosen one by one."""
-    spec = sweep.spec
-    left = num_wanted(spec, detail.pruned) - detail.submitted
+def _room(spec: Sweep, family: Family) -> int:
+    """Return how many more trials may run now."""
     unfinished = family.unfinished
     if spec.parallel is not None:
-        room = spec.parallel - len(unfinished)
-    else:
-        # The next trial is submitted once the previous one is placed.
-        room = 0 if any(child.status.phase is Phase.PENDING for child in unfinished) else 1
+        return max(0, spec.parallel - len(unfinished))
+    # The next trial is submitted once the previous one is placed.
+    return 0 if any(child.status.phase is Phase.PENDING for child in unfinished) else 1
+
+
+def _submissions(
+    sweep: Workload[Sweep], history: Sequence[TrialRecord], detail: SweepDetail, room: int
+) -> tuple[SubmitChild, ...]:
+    """Return the trials to submit now. Each knows the earlier ones, so they are chosen one by one."""
+    left = num_wanted(sweep.spec, detail.pruned) - detail.submitted
     orders: list[SubmitChild] = []
     known = list(history)
     for number in range(detail.submitted, detail.submitted + max(0, min(left, room, MOST_AT_ONCE))):
@@ -488,7 +548,7 @@ def _next_trial(
 
 
 def _progress(detail: SweepDetail, spec: Sweep, history: _History) -> str:
-    told = TrialState.PRUNED, TrialState.FAILED, TrialState.STOPPED
+    told = TrialState.PAUSED, TrialState.PRUNED, TrialState.FAILED, TrialState.STOPPED
     counts = ((history.counts.get(state, 0), state) for state in told)
     aside = [f"{number} {state}" for number, state in counts if number]
     return f"{detail.over} of {plural(num_wanted(spec, detail.pruned), 'trial')} are over" + (
@@ -512,8 +572,10 @@ def say_values(values: Mapping[str, Value]) -> str:
     return ", ".join(f"{name} {show_value(value)}" for name, value in values.items())
 
 
-def _news(sweep: Workload[Sweep], family: Family, before: SweepDetail, detail: SweepDetail) -> Event | None:
-    """Return the event on trials: failures first, then pruned ones, else a new best."""
+def _news(
+    sweep: Workload[Sweep], family: Family, history: Sequence[TrialRecord], before: SweepDetail, detail: SweepDetail
+) -> Event | None:
+    """Return the event on trials: failures first, then those stopped or resumed at a rung, else a new best."""
     said: list[str] = []
     for number in detail.failed:
         if number not in before.failed:
@@ -522,22 +584,35 @@ def _news(sweep: Workload[Sweep], family: Family, before: SweepDetail, detail: S
     kind, code = "TrialFailed", Code.CHILD_FAILED
     if not said:
         kind, code = "TrialPruned", Code.CHILDREN_RUNNING
-        said = [_say_pruned(sweep, detail, number) for number in detail.pruned if number not in before.pruned]
+        what = "paused" if _keeps_checkpoints(sweep.spec, history) else "pruned"
+        said = [_say_pruned(sweep, what, detail, number) for number in detail.pruned if number not in before.pruned]
+        kind = "TrialPruned" if said else "TrialPromoted"
+        said += [_say_promoted(sweep, detail, number) for number in before.pruned if number not in detail.pruned]
     if not said and detail.best is not None and detail.best_value != before.best_value and sweep.spec.objective:
         kind = "NewBest"
         said = [f"{child_name(sweep, str(detail.best))} has {sweep.spec.objective.metric} {detail.best_value:.6g}"]
     return Event(type=kind, reason=Reason(code=code, message="; ".join(said))) if said else None
 
 
-def _say_pruned(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> str:
+def _say_pruned(sweep: Workload[Sweep], what: str, detail: SweepDetail, number: int) -> str:
+    prune, objective, last = _at_last_rung(sweep, detail, number)
+    name, rung = child_name(sweep, str(number)), rung_steps(prune, last.rung)
+    return f"{name} was {what} by {prune.rule}: its {objective.metric} at step {rung} was {last.value:.6g}"
+
+
+def _say_promoted(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> str:
+    prune, objective, last = _at_last_rung(sweep, detail, number)
+    name, rung = child_name(sweep, str(number)), rung_steps(prune, last.rung)
+    return f"{name} goes on: its {objective.metric} at step {rung}, {last.value:.6g}, is among the best there now"
+
+
+def _at_last_rung(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> tuple[Prune, Objective, RungReport]:
+    """Return the rule with its rungs, the objective, and the report of a trial at the last rung that it reached."""
     objective = sweep.spec.objective
-    prune = None if sweep.spec.prune is None else with_rungs(sweep.spec.prune, detail.length)
-    last = max((each for each in detail.rungs if each.trial == number), key=lambda each: each.rung)
+    prune = None if sweep.spec.pruning is None else with_rungs(sweep.spec.pruning, detail.length)
     assert prune is not None
     assert objective is not None
-    rung = rung_steps(prune, last.rung)
-    name = child_name(sweep, str(number))
-    return f"{name} was pruned by {prune.rule}: its {objective.metric} at step {rung} was {last.value:.6g}"
+    return prune, objective, max((each for each in detail.rungs if each.trial == number), key=attrgetter("rung"))
 
 
 def _failure(spec: Sweep, child: AnyWorkload) -> str:

@@ -25,14 +25,14 @@ RESAMPLED = 0.25
 def gives_way(prune: Prune, goal: Goal, own: float, others: Sequence[float]) -> bool:
     """Return whether a trial is among the worst ``1 / factor`` of those that have reached its interval so far."""
     num_better = sum(goal.sign * value < goal.sign * own for value in others)
-    num_worst = (len(others) + 1) // prune.factor
+    num_worst = (len(others) + 1) // prune.one_in
     return num_worst > 0 and num_better >= len(others) + 1 - num_worst
 
 
 def best_part(prune: Prune, goal: Goal, values: Mapping[int, float]) -> list[int]:
     """Return the trials to copy from: the best ``1 / factor`` of those given, at least one of any."""
     ordered = sorted(values, key=lambda trial: (goal.sign * values[trial], trial))
-    return ordered[: max(1, len(ordered) // prune.factor)]
+    return ordered[: max(1, len(ordered) // prune.one_in)]
 
 
 def explore(space: Sequence[Parameter], values: Mapping[str, Value], key: tuple[object, ...]) -> dict[str, Value]:

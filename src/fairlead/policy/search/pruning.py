@@ -22,7 +22,7 @@ class RungReport:
 
 
 # The first rung as a part of a whole trial, if the spec leaves it open: measured on trials of a small network
-# (docs/tuning.md). Before a fifth of the trial the order of trials predicts little of their final order.
+# (docs/early-stopping.md). Before a fifth of the trial the order of trials predicts little of their final order.
 FIRST_RUNG_PART = 4
 
 
@@ -54,7 +54,7 @@ def rung_steps(prune: Prune, rung: int) -> int:
     assert prune.after is not None, "made by `with_rungs`"
     if prune.rule is Rule.PBT:
         return prune.after * (rung + 1)
-    return int(prune.after * prune.factor**rung)
+    return int(prune.after * prune.one_in**rung)
 
 
 def num_rungs(prune: Prune, step: int) -> int:
@@ -76,7 +76,7 @@ def bracket_of(prune: Prune, seed: int, trial: int) -> int:
     if prune.rule is not Rule.HYPERBAND:
         return 0
     last = prune.num_brackets - 1
-    weights = [prune.factor ** (last - bracket) / (last - bracket + 1) for bracket in range(last + 1)]
+    weights = [prune.one_in ** (last - bracket) / (last - bracket + 1) for bracket in range(last + 1)]
     left = draw(seed, trial, "bracket") * sum(weights)
     for bracket, weight in enumerate(weights):
         left -= weight
@@ -98,4 +98,4 @@ def is_pruned(prune: Prune, goal: Goal, seed: int, report: RungReport, reports: 
     own = goal.sign * report.value
     if prune.rule is Rule.MEDIAN:
         return len(others) >= LEAST_OTHERS and own > sorted(others)[len(others) // 2]
-    return sum(value < own for value in others) >= max(1, (len(others) + 1) // prune.factor)
+    return sum(value < own for value in others) >= max(1, (len(others) + 1) // prune.one_in)

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fairlead.frozen import dataclass
-from fairlead.policy.search.trials import TrialRecord, TrialState, best_of, draw, has_ended, ranked
+from fairlead.policy.search.trials import CUT_SHORT, TrialRecord, TrialState, best_of, draw, has_ended, ranked
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, grid
 from fairlead.specs.sweep import Sampler, Sweep
@@ -112,7 +112,7 @@ def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, 
     from fairlead.policy.search.gaussian_process import next_place  # NumPy, which no other sampler needs
 
     axes = _axes(sweep.space)
-    is_by_rank = any(each.state is TrialState.PRUNED for each in best_first)
+    is_by_rank = any(each.state in CUT_SHORT for each in best_first)
     loss = {
         each.number: float(rank) if is_by_rank else goal.sign * (each.value or 0.0)
         for rank, each in enumerate(best_first)

@@ -16,13 +16,16 @@ class TrialState(StrEnum):
     """The states of a trial."""
 
     ACTIVE = "active"
+    PAUSED = "paused"
     SUCCEEDED = "succeeded"
     PRUNED = "pruned"
     FAILED = "failed"
     STOPPED = "stopped"
 
 
-_COMPARED = frozenset((TrialState.SUCCEEDED, TrialState.PRUNED))
+# The states of trials that were stopped at a rung. A paused one may still go on, a pruned one does not.
+CUT_SHORT = frozenset((TrialState.PRUNED, TrialState.PAUSED))
+_COMPARED = CUT_SHORT | {TrialState.SUCCEEDED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ def draw(*keys: object) -> float:
 
 
 def ranked(records: list[TrialRecord], goal: Goal) -> list[TrialRecord]:
-    """Return the trials that ended with a value, best first; pruned ones after the others, the furthest first."""
+    """Return the trials that ended with a value, best first; pruned and paused ones last, the furthest first."""
     return sorted(filter(has_ended, records), key=_rank(goal))
 
 
@@ -76,11 +79,11 @@ def has_ended(record: TrialRecord) -> bool:
 
 
 def _rank(goal: Goal) -> Callable[[TrialRecord], tuple[bool, int, float, int]]:
-    sign, pruned = goal.sign, TrialState.PRUNED
+    sign = goal.sign
 
     def rank(each: TrialRecord) -> tuple[bool, int, float, int]:
-        is_pruned = each.state is pruned
-        return is_pruned, -(each.step or 0) if is_pruned else 0, sign * (each.value or 0.0), each.number
+        is_short = each.state in CUT_SHORT
+        return is_short, -(each.step or 0) if is_short else 0, sign * (each.value or 0.0), each.number
 
     return rank
 

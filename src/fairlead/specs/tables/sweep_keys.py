@@ -106,7 +106,8 @@ PRUNE = Section(
         Key(
             name="factor",
             kind=WHOLE,
-            doc="Steps of a rung over those of the one before; asha keeps 1 in `factor` trials, pbt replaces 1.",
+            doc="Steps of a rung over those of the one before; asha keeps 1 in `factor` trials, pbt replaces 1. "
+            "Left out, 3; with asha 8 if the trial has `checkpoint.every`.",
             attributes=("factor",),
             example="4",
             also=("reduction_factor", "eta"),

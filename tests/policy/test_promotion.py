@@ -1,0 +1,211 @@
+"""Which trials pause at a rung, and which paused ones are promoted."""
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.policy.kinds.record import Family
+from fairlead.policy.kinds.sweep import detail_of, judge, trials_of
+from fairlead.policy.search.promotion import pauses, promotable
+from fairlead.policy.search.pruning import RungReport
+from fairlead.policy.search.trials import TrialState
+from fairlead.specs.goal import Goal
+from fairlead.specs.sweep import Prune, Sweep
+from fairlead.state.snapshot import Intent, Phase, Progress
+from tests.builders import status
+from tests.policy.test_sweep import World, spec
+
+THIRD = Prune(after=1, factor=3)
+SAVING = "{run: train, checkpoint: {every: 1 steps}}"
+
+
+def at(rung: int, *values: float) -> list[RungReport]:
+    return [RungReport(trial=trial, rung=rung, value=value) for trial, value in enumerate(values)]
+
+
+def who_pauses(reports: list[RungReport], *, gone: tuple[int, ...] = (), is_last: bool = False) -> list[int]:
+    return [
+        each.trial
+        for each in reports
+        if pauses(THIRD, Goal.MINIMIZE, each, reports, gone=gone, is_last=is_last)
+    ]  # fmt: skip
+
+
+def who_goes_on(
+    reports: list[RungReport],
+    *paused: int,
+    gone: tuple[int, ...] = (),
+    is_last: bool = False,
+    goal: Goal = Goal.MINIMIZE,
+) -> list[int]:
+    return promotable(THIRD, goal, reports, paused=paused, gone=gone, is_last=is_last)
+
+
+def test_a_trial_pauses_unless_it_is_in_the_best_third_of_those_at_its_rung() -> None:
+    assert who_pauses(at(0, 5.0)) == [0]
+    assert who_pauses(at(0, 5.0, 4.0)) == [0, 1]
+    assert who_pauses(at(0, 5.0, 4.0, 6.0)) == [0, 2]
+    assert who_pauses(at(0, 5.0, 4.0, 6.0, 3.0, 7.0, 8.0)) == [0, 2, 4, 5]
+    # Of equals the earlier one is the better one.
+    assert who_pauses(at(0, 5.0, 5.0, 5.0)) == [1, 2]
+
+
+def test_a_paused_trial_goes_on_once_enough_others_are_worse_and_the_furthest_comes_first() -> None:
+    assert who_goes_on(at(0, 5.0, 4.0), 0, 1) == []
+    assert who_goes_on(at(0, 5.0, 4.0, 6.0), 0, 1, 2) == [1]
+    assert who_goes_on(at(0, 5.0, 4.0, 6.0), 0, 1, 2, goal=Goal.MAXIMIZE) == [2]
+    assert who_goes_on(at(0, 5.0, 4.0, 6.0), 0, 2) == []
+    six = at(0, 5.0, 4.0, 6.0, 3.0, 7.0, 8.0)
+    assert who_goes_on(six, 0, 1, 2, 3, 4, 5) == [3, 1]
+    # What has been promoted is judged at its next rung alone.
+    both = [*at(0, *range(9)), *at(1, 2.0, 1.0, 3.0)]
+    assert who_goes_on(both, *range(9)) == [1]
+    assert who_goes_on(both[:-1], *range(9)) == [2]
+
+
+def test_one_that_cannot_go_on_takes_no_place_among_the_best() -> None:
+    three = at(0, 5.0, 4.0, 6.0)
+    assert who_goes_on(three, 0, 2, gone=(1,)) == [0]
+    assert who_pauses(three, gone=(1,)) == [1, 2]
+
+
+def test_when_no_more_are_to_come_the_best_at_each_rung_goes_on() -> None:
+    two = at(0, 5.0, 4.0)
+    assert who_pauses(two, is_last=True) == [0]
+    assert who_goes_on([*two, *at(1, 7.0)], 0, 1) == []
+    assert who_goes_on([*two, *at(1, 7.0)], 0, 1, is_last=True) == [0, 1]
+
+
+def saving(**changes: str) -> Sweep:
+    return spec(**{"trials": "40", "sampler": "random", "prune": "{after: 3, factor: 3}", "trial": SAVING, **changes})
+
+
+def test_paused_trials_go_on_from_where_they_were_and_each_trial_is_submitted_once() -> None:
+    world = World(saving(), saves=True)
+    assert world.run() is Phase.SUCCEEDED
+    assert sorted(world.trials, key=int) == [str(number) for number in range(40)]
+    assert world.most <= 3
+    assert world.resumed
+    # As many steps as the trials have come to: none took one twice.
+    assert world.num_steps == sum(each.progress.step or 0 for each in world.trials.values() if each.progress)
+    assert any("was paused by asha: its loss at step 3 was" in each for each in world.events)
+    assert any(each.startswith("TrialPromoted: ") and "goes on: its loss at step" in each for each in world.events)
+    assert "40 of 40 trials are over (" in world.sweep.status.reason.message
+    assert "paused" not in world.sweep.status.reason.message
+    states = {each.state for each in trials_of(world.sweep, Family(children=world.trials))}
+    assert states == {TrialState.SUCCEEDED, TrialState.PRUNED}
+
+
+def test_a_sweep_says_which_trials_are_paused_while_it_goes_on() -> None:
+    world = World(saving(), saves=True)
+    for _ in range(12):
+        while world.pass_once() is not None:
+            pass
+        world.step()
+    paused = [each for each in trials_of(world.sweep, Family(children=world.trials)) if each.state is TrialState.PAUSED]
+    assert paused
+    assert f"({len(paused)} paused" in world.sweep.status.reason.message
+
+
+def test_one_trial_at_least_comes_to_its_end_however_few_there_are() -> None:
+    for trials in ("1", "2", "4"):
+        world = World(saving(trials=trials), saves=True)
+        assert world.run() is Phase.SUCCEEDED
+        assert world.detail.best is not None
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2, 3])
+def test_the_next_best_goes_on_when_the_best_fails_on_its_way(fails: int) -> None:
+    world = World(saving(trials="4"), saves=True, fails=lambda number: number == fails)
+    assert world.run() is Phase.SUCCEEDED
+    assert world.detail.best != fails
+
+
+def test_trials_without_checkpoints_are_stopped_for_good_as_they_were() -> None:
+    for total in (None, 27):
+        world, other = (World(each, total=total) for each in (saving(), saving(trial="{run: train}")))
+        assert world.run() is Phase.SUCCEEDED
+        other.run()
+        assert world.events == other.events
+        assert world.resumed == []
+        assert any("was pruned by asha" in each for each in world.events)
+        assert not any("paused" in each for each in world.events)
+
+
+def test_a_trial_that_left_no_checkpoint_at_its_stop_is_not_resumed() -> None:
+    world = World(saving(), saves=True)
+    for _ in range(60):
+        while world.pass_once() is not None:
+            pass
+        # Nothing that a trial with an even number saved is found again.
+        for name, trial in world.trials.items():
+            if int(name) % 2 == 0 and trial.status.phase is Phase.STOPPED and trial.progress is not None:
+                world.trials[name] = replace(trial, progress=replace(trial.progress, checkpoint_step=None))
+        if world.sweep.status.phase.is_final:
+            break
+        world.step()
+    assert world.resumed
+    assert all(number % 2 == 1 for number in world.resumed)
+
+
+def test_a_trial_with_nothing_left_to_do_is_not_stopped() -> None:
+    world = World(saving(prune="{after: 9, factor: 3}"), saves=True, total=27)
+    world.run()
+    assert all(
+        (each.status.phase is Phase.SUCCEEDED) == (each.progress is not None and each.progress.step == 27)
+        for each in world.trials.values()
+    )
+
+
+def test_an_order_that_was_lost_is_repeated_and_one_that_came_without_its_record_is_taken_back() -> None:
+    world = World(saving(), saves=True)
+    while not world.detail.pruned:
+        world.pass_once()
+        world.step()
+    name = str(world.detail.pruned[0])
+    paused = world.trials[name]
+    # The order to stop did not arrive.
+    running = replace(paused, status=status(Phase.RUNNING), intent=Intent.RUN)
+    change = judge(world.sweep, Family(children={**world.trials, name: running}), world.now)
+    assert change is not None
+    assert [(each.uid, each.intent) for each in change.children if each.uid == paused.uid] == [
+        (paused.uid, Intent.STOP)
+    ]
+    # A promotion arrived whose record was not written.
+    resumed = replace(paused, status=status(Phase.PENDING), intent=Intent.RUN)
+    change = judge(world.sweep, Family(children={**world.trials, name: resumed}), world.now)
+    assert change is not None
+    assert (paused.uid, Intent.STOP) in [(each.uid, each.intent) for each in change.children]
+
+
+def test_a_sweep_with_a_target_or_a_time_ends_with_paused_trials_pruned() -> None:
+    world = World(saving(trials="200", stop="{duration: 60s}"), saves=True)
+    assert world.run() is Phase.SUCCEEDED
+    assert "its time, 1m, is over" in world.sweep.status.reason.message
+    assert "paused" not in world.sweep.status.reason.message
+    assert "pruned" in world.sweep.status.reason.message
+
+
+def test_the_factor_is_eight_where_trials_keep_checkpoints_and_three_elsewhere() -> None:
+    def factor(**changes: str) -> int | None:
+        pruning = saving(**{"prune": "asha", **changes}).pruning
+        return None if pruning is None else pruning.factor
+
+    assert factor() == 8
+    assert factor(trial="{run: train}") == 3
+    assert factor(prune="median") == 3
+    assert factor(prune="{factor: 5}") == 5
+    assert factor(prune="") is None
+
+
+def test_a_trial_that_resumed_at_its_end_has_not_failed() -> None:
+    world = World(saving(trials="4"), saves=True)
+    world.pass_once()
+    world.step()
+    told = Progress(step=27, resumed_step=27, checkpoint_step=27)
+    ended = replace(world.trials["0"], status=status(Phase.SUCCEEDED), intent=Intent.STOP, progress=told)
+    (record,) = (
+        each for each in trials_of(world.sweep, Family(children={**world.trials, "0": ended})) if each.number == 0
+    )
+    assert record.state is TrialState.STOPPED
+    assert detail_of(world.sweep).failed == ()
