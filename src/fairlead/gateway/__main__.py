@@ -12,6 +12,7 @@ from pathlib import Path
 from fairlead.gateway import handover
 from fairlead.gateway.door import Settings
 from fairlead.gateway.server import serve
+from fairlead.gateway.standby import Standby, sign, wait_to_take_over
 
 FILES_BESIDE = 64
 """File descriptors reserved for uses other than connections."""
@@ -33,6 +34,9 @@ def main() -> None:
     parser.add_argument("--max-body-mb", type=int, default=1024, help="largest body of a request (default 1024)")
     parser.add_argument("--max-connections", type=int, default=4096, help="clients' connections (default 4096)")
     parser.add_argument("--haproxy", type=Path, help="this program takes to replicas what needs no decision here")
+    parser.add_argument("--standby", action="store_true", help="keep a process that takes over if this one is killed")
+    parser.add_argument("--lock-fd", type=int, help="an inherited lock file, where a standby that takes over signs")
+    parser.add_argument("--after", type=int, metavar="FD", help="be the standby of the process at this socket's end")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds to finish in after TERM (default 30)")
     arguments = parser.parse_args()
     if not arguments.directory.is_dir():
@@ -64,22 +68,47 @@ def main() -> None:
         handing_on = None if arguments.hand_on is None else handover.listen(arguments.hand_on)
     except OSError as error:
         sys.exit(f"gateway: cannot listen: {error}")
-    asyncio.run(_until_told(settings, listening, admin, handing_on))
+    asyncio.run(_until_told(settings, listening, admin, handing_on, arguments))
 
 
 async def _until_told(
-    settings: Settings, listening: socket.socket, admin: socket.socket, handing_on: socket.socket | None
+    settings: Settings,
+    listening: socket.socket,
+    admin: socket.socket,
+    handing_on: socket.socket | None,
+    arguments: argparse.Namespace,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    standby: Standby | None = None
+    if arguments.standby:
+        lock = [] if arguments.lock_fd is None else [arguments.lock_fd]
+        standby = Standby(loop, listening, _given(sys.argv[1:]), lock)
+
+    def end() -> None:
+        if standby is not None:
+            standby.end()  # before the listening socket is closed, which it holds too
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end)
     if handing_on is not None:
         loop.add_reader(handing_on, handover.hand_on, handing_on, listening)
     await serve(settings, listening, admin, stop)
 
 
+def _given(arguments: list[str]) -> list[str]:
+    """Return the arguments of this process without `--after FD`, which its own standby appends last."""
+    return arguments[:-2] if arguments[-2:-1] == ["--after"] else arguments
+
+
 def _listening(arguments: argparse.Namespace) -> socket.socket:
+    if arguments.after is not None:
+        listening = wait_to_take_over(socket.socket(fileno=arguments.after))
+        print(f"gateway: process {os.getpid()} takes over, as the one before is gone", file=sys.stderr, flush=True)
+        if arguments.lock_fd is not None:
+            sign(arguments.lock_fd)
+        return listening
     if arguments.listen_fd is None:
         return _bound(arguments.host, arguments.port, reuse_port=arguments.reuse_port)
     inherited = socket.socket(fileno=arguments.listen_fd)

@@ -1,7 +1,8 @@
 """Endpoints on this machine: their gateway, and the files by which it and the supervisor communicate.
 
-The gateway is a process of its own that outlives the supervisor. It inherits a lock, which it holds as long as it
-lives, so that a later supervisor can detect it.
+The gateway is a process of its own that outlives the supervisor, and keeps a standby that takes over if it is killed.
+Both inherit a lock, which is held as long as one of them lives, so that a later supervisor can detect them. The lock
+file has the process id of the one that answers.
 """
 
 import logging
@@ -49,6 +50,7 @@ class Endpoints:
         self._started_at = 0.0
         self._wait_s = 0.0
         self._told_to_end: int | None = None
+        self._is_ending = False  # without endpoints, a gateway has not ended yet
         self._no_proxy = ""
         self._door: socket.socket | None = None
 
@@ -63,7 +65,7 @@ class Endpoints:
         if self._written is None:
             # Left by the previous supervisor, perhaps with a gateway.
             return self._home.serving.exists()
-        return bool(self._written["services"]) or self._door is not None or self._gateway is not None
+        return bool(self._written["services"]) or self._door is not None or self._gateway is not None or self._is_ending
 
     def update(self, snapshot: Snapshot) -> None:
         """Write the routes for the gateway, and keep a gateway running while there are endpoints."""
@@ -167,6 +169,9 @@ class Endpoints:
                     str(door),
                     "--hand-on",
                     os.fspath(self._home.door_socket),
+                    "--standby",
+                    "--lock-fd",
+                    str(lock),
                     *self._options(),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -179,7 +184,9 @@ class Endpoints:
 
     def _stop(self) -> None:
         lock_file = self._home.serving / "gateway.lock"
-        if is_locked(lock_file):
+        # Told again until none is left: a standby that takes over just now did not hear it.
+        self._is_ending = is_locked(lock_file)
+        if self._is_ending:
             with suppress(ValueError, ProcessLookupError):
                 os.kill(int(lock_file.read_text()), signal.SIGTERM)
         if self._gateway is not None and self._gateway.poll() is not None:
