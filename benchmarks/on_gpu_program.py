@@ -4,6 +4,7 @@ python on_gpu_program.py RESULT LAYERS HIDDEN HEADS WIDTH VOCABULARY SEQUENCE [-
 """
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from torch.nn import functional
 import fairlead
 from fairlead.runtime.session import Run
 
-WARM_UP, STEPS, SAVES = 4, 12, 5
+WARM_UP, STEPS, SAVES = 4, 20, 5
 IS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if IS_GPU else "cpu")
 
@@ -111,31 +112,27 @@ def main(argv: list[str]) -> None:
         run.resume(model=model, optimizer=optimizer)
         tokens = torch.randint(vocabulary, (run.parallel.samples, sequence + 1), device=DEVICE)
 
-        def step(number: int, *, reports: bool) -> float:
+        def step(number: int) -> tuple[float, float]:
             begin = time.perf_counter()
             loss = run.forward_backward(model, tokens[:, :-1], tokens[:, 1:], loss=loss_of)
             optimizer.step()
             optimizer.zero_grad()
-            if reports:
-                run.progress(number, loss=loss, tokens=tokens.numel())
             wait()
-            return (time.perf_counter() - begin) * 1000
+            done = time.perf_counter()
+            run.progress(number, loss=loss, tokens=tokens.numel())
+            return (done - begin) * 1000, (time.perf_counter() - done) * 1000
 
         for number in range(WARM_UP):
-            step(number + 1, reports=True)
+            step(number + 1)
         if "--checkpoints" in argv:
-            found["blocked_ms"] = checkpoints(run, model, optimizer, lambda: step(0, reports=False))
+            found["saves"] = checkpoints(run, model, optimizer, lambda: step(WARM_UP))
         else:
             if IS_GPU:
                 torch.cuda.reset_peak_memory_stats()
-            # In turns, so that a clock that changes changes both.
-            times: dict[bool, list[float]] = {True: [], False: []}
-            for number in range(STEPS):
-                for reports in (True, False):
-                    times[reports].append(step(WARM_UP + number + 1, reports=reports))
+            times = [step(WARM_UP + number + 1) for number in range(STEPS)]
             found |= {
-                "step_ms": statistics.median(times[False]),
-                "step_with_reports_ms": statistics.median(times[True]),
+                "step_ms": statistics.median(time for time, _ in times),
+                "reports_ms": statistics.mean(time for _, time in times),
                 "allocated_bytes": torch.cuda.max_memory_allocated() if IS_GPU else None,
                 "reserved_bytes": torch.cuda.max_memory_reserved() if IS_GPU else None,
             }
@@ -144,41 +141,47 @@ def main(argv: list[str]) -> None:
 
 def checkpoints(
     run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], object]
-) -> dict[str, list[float]]:
-    """Return how many milliseconds each save kept the training: ours, and PyTorch's asynchronous one."""
+) -> dict[str, dict[str, list[float]]]:
+    """Return how many milliseconds each save kept the training, and took: ours, and PyTorch's asynchronous one."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
-    found: dict[str, list[float]] = {"fairlead": [], "torch": []}
-    for number in range(1, SAVES + 1):
-        wait()
-        begin = time.perf_counter()
-        run.checkpoint(number, force=True)
-        wait()
-        found["fairlead"].append((time.perf_counter() - begin) * 1000)
-        for _ in range(WARM_UP):
+    def timed(save: Callable[[int], Callable[[], object]]) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {"blocked": [], "complete": []}
+        for number in range(1, SAVES + 1):
             step()
-        time.sleep(SETTLE_S)
-    with tempfile.TemporaryDirectory(prefix="fairlead-benchmark-") as directory:
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if IS_GPU else "gloo", store=dist.HashStore(), rank=0, world_size=1
-        )
-        for number in range(SAVES):
-            wait()
             begin = time.perf_counter()
+            wait_until_complete = save(number)
+            wait()
+            found["blocked"].append((time.perf_counter() - begin) * 1000)
+            wait_until_complete()
+            found["complete"].append((time.perf_counter() - begin) * 1000)
+        return found
+
+    def ours(number: int) -> Callable[[], object]:
+        run.checkpoint(number, force=True)
+        return lambda: until_exists(Path(os.environ["FAIRLEAD_CHECKPOINT_TO"]) / f"step-{number:012d}/MANIFEST.json")
+
+    found = {"fairlead": timed(ours)}
+    with tempfile.TemporaryDirectory(prefix="fairlead-benchmark-") as directory:
+        backend = "cpu:gloo,cuda:nccl" if IS_GPU else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+        def torchs(number: int) -> Callable[[], object]:
             state, moments = get_state_dict(model, optimizer)
             saving = dcp.async_save({"model": state, "optimizer": moments}, checkpoint_id=f"{directory}/{number}")
-            wait()
-            found["torch"].append((time.perf_counter() - begin) * 1000)
-            for _ in range(WARM_UP):
-                step()
-            saving.result()  # type: ignore[union-attr]
-            time.sleep(SETTLE_S)
+            return saving.result  # type: ignore[union-attr]
+
+        found["torch"] = timed(torchs)
         dist.destroy_process_group()
     return found
 
 
-SETTLE_S = 2.0
+def until_exists(path: Path) -> None:
+    """Wait for a file."""
+    while not path.exists():
+        time.sleep(0.002)
+
 
 if __name__ == "__main__":
     main(sys.argv[1:])

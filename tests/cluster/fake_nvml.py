@@ -11,6 +11,7 @@ class Device:
 
     Attributes:
         by_process: Percent of its time by process, as its newest samples say.
+        memory_by_process: Bytes by process.
     """
 
     uuid: str
@@ -20,6 +21,7 @@ class Device:
     celsius: int | None = 50
     name: str | bytes = "NVIDIA A100-SXM4-80GB"
     by_process: dict[int, int] | None = field(default_factory=dict)
+    memory_by_process: dict[int, int | None] | None = field(default_factory=dict)
 
 
 def fake_nvml(*devices: Device) -> Any:
@@ -49,6 +51,11 @@ def fake_nvml(*devices: Device) -> Any:
         newest = told(device.by_process)
         return [SimpleNamespace(pid=pid, smUtil=percent, timeStamp=since_us + 1) for pid, percent in newest.items()]
 
+    def holders(device: Device) -> list[SimpleNamespace]:
+        held = told(device.memory_by_process)
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in held.items()]
+
+    module.nvmlDeviceGetComputeRunningProcesses = holders
     module.nvmlInit = lambda: opened(1)
     module.nvmlShutdown = lambda: opened(-1)
     module.nvmlDeviceGetHandleByUUID = handle

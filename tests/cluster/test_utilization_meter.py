@@ -13,6 +13,7 @@ import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.nvml import NvmlReader
+from fairlead.cluster.local.process_metrics import usages
 from fairlead.cluster.local.store import Observation
 from fairlead.cluster.local.tables import PodRow
 from fairlead.cluster.local.utilization_meter import SAMPLE_S, UtilizationMeter
@@ -154,9 +155,13 @@ def test_of_a_shared_gpu_a_run_pays_for_what_its_own_processes_do(
     spec = training("quarter", resources=Resources(gpu=GpuRequest(milli=250)))
     bench = with_gpus(cluster, spec, milli=250)
     devices[1].busy_percent, devices[1].by_process = 95, {os.getpid(): 20, 1: 75}
+    devices[1].memory_used, devices[1].memory_by_process = 9 * 2**30, {os.getpid(): 3 * 2**30, 1: 5 * 2**30}
     bench.measure(times=2)
+    (told,) = usages(cluster, [bench.run], sample_s=0.0).pods
+    assert [(gpu.busy, gpu.memory_bytes) for gpu in told.gpus] == [(0.8, 3 * 2**30)], "and so says `top`"
     assert bench.values(GPU) == [0.8, 0.8], "a fifth of the device is four fifths of a quarter"
     assert bench.values(POWER) == [25.0, 25.0]
+    assert bench.values(GPU_MEMORY) == [3 * 2**30] * 2
     devices[1].by_process = None
     bench.measure()
     assert bench.values(GPU) == [0.8, 0.8], "a device that cannot tell them apart says nothing of one"

@@ -100,6 +100,10 @@ def test_two_runs_share_a_gpu_and_each_is_measured_by_its_own_processes(call: Ca
     assert max(used["holder"]) < 0.1
     assert max(points(call, "busy", "system/gpu_power_watts")) > 50
     print(call("top"), call("status"))
+    told = {pod["run"]: pod["gpus"][0] for pod in json.loads(call("top", "--json"))["pods"]}
+    assert told["busy"]["busy"] > 0.9
+    assert told["holder"]["busy"] < 0.1
+    assert told["holder"]["memory_bytes"] > 1 << 30
     metrics = samples(call("metrics"))
     (_, utilization), *_ = metrics["fairlead_gpu_utilization_ratio"]
     assert utilization > 0.9
@@ -115,8 +119,7 @@ def test_two_runs_share_a_gpu_and_each_is_measured_by_its_own_processes(call: Ca
 
 
 def test_a_killed_rank_goes_on_from_its_checkpoint_on_the_gpu(call: Call, tmp_path: Path) -> None:
-    for name in ("language_model.py",):
-        shutil.copy(ROOT / "examples" / name, tmp_path)
+    shutil.copy(ROOT / "examples" / "language_model.py", tmp_path)
     (tmp_path / "train.yaml").write_text(
         "name: language-model\nrun: python language_model.py --steps 1500\nresources: {gpu: 1}\n"
         "checkpoint: {every: 2s}\nretry: {program: 3}\n"

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from fairlead.cluster.local.machine import DRIVERS
@@ -39,6 +40,35 @@ class NvmlReader:
             power_watts=power,
             temperature_celsius=None if heat is None else float(heat),
         )
+
+    def read_part(self, uuid: str, part: float, pids: Collection[int], since: float) -> GpuUsage:
+        """Read a part of a device that several runs share: what some processes do with it, and its part of the power.
+
+        Args:
+            part: The share of the device; at 1 the whole device is read.
+            since: Unix time from which samples of computing count.
+        """
+        usage = self.read(uuid)
+        if part >= 1 or usage.busy is None:
+            return usage
+        busy, power = self.busy_by(uuid, pids, since), usage.power_watts
+        return replace(
+            usage,
+            busy=None if busy is None else min(1.0, busy / part),
+            memory_bytes=self.memory_by(uuid, pids),
+            power_watts=None if power is None else power * part,
+        )
+
+    def memory_by(self, uuid: str, pids: Collection[int]) -> int | None:
+        """Return the bytes of a device that some processes hold; None if the device does not distinguish processes."""
+        handle = self._handle(uuid)
+        if handle is None:
+            return None
+        import pynvml
+
+        found = self._ask(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        own = None if found is None else [each.usedGpuMemory for each in found if each.pid in pids]
+        return None if own is None or None in own else sum(own)
 
     def busy_by(self, uuid: str, pids: Collection[int], since: float) -> float | None:
         """Return the share of a device's time in which some processes computed, for devices shared by several runs.

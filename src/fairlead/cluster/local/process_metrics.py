@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -10,9 +10,11 @@ import psutil
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.nvml import NvmlReader
 from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
-from fairlead.state.snapshot import Pod, PodPhase, Workload
+from fairlead.state.snapshot import WHOLE_MILLI, Pod, PodPhase, Workload
 
 SAMPLE_S = 0.5
+# A device notes what each process computes once or more in this time.
+GPU_SAMPLES_S = 3.0
 
 
 def usages(cluster: LocalCluster, runs: Iterable[Workload], *, sample_s: float = SAMPLE_S) -> Usages:
@@ -23,7 +25,7 @@ def usages(cluster: LocalCluster, runs: Iterable[Workload], *, sample_s: float =
     if pods:
         time.sleep(sample_s)
     passed_s = time.monotonic() - begun
-    gpus, missing = _gpus(sorted({uuid for _, pod in pods for uuid in pod.grant.gpu_uuids}))
+    gpus, missing = _gpus([pod for _, pod in pods], processes)
     return Usages(
         pods=tuple(
             PodUsage(
@@ -39,7 +41,7 @@ def usages(cluster: LocalCluster, runs: Iterable[Workload], *, sample_s: float =
                 memory_bytes=None if _phase(pod) is PodPhase.STARTING else _memory_bytes(processes[pod.uid]),
                 granted_cpu_milli=pod.grant.cpu_milli,
                 granted_memory_bytes=pod.grant.memory_bytes,
-                gpus=_own(gpus, pod),
+                gpus=gpus[pod.uid],
             )
             for run, pod in pods
         ),
@@ -89,16 +91,23 @@ def _memory_bytes(processes: Sequence[psutil.Process]) -> int:
     return total
 
 
-def _own(gpus: dict[str, GpuUsage], pod: Pod) -> tuple[GpuUsage, ...]:
-    return tuple(gpus.get(uuid) or GpuUsage(name=uuid) for uuid in pod.grant.gpu_uuids)
-
-
-def _gpus(uuids: Sequence[str]) -> tuple[dict[str, GpuUsage], tuple[str, ...]]:
-    if not uuids:
-        return {}, ()
-    reader = NvmlReader()
+def _gpus(
+    pods: Sequence[Pod], processes: Mapping[str, Sequence[psutil.Process]]
+) -> tuple[dict[str, tuple[GpuUsage, ...]], tuple[str, ...]]:
+    """Return the devices of each pod; of a shared one, what the pod's own processes do with it."""
+    if not any(pod.grant.gpu_uuids for pod in pods):
+        return {pod.uid: () for pod in pods}, ()
+    reader, since = NvmlReader(), time.time() - GPU_SAMPLES_S
     try:
-        found = {uuid: reader.read(uuid) for uuid in uuids}
+        found = {
+            pod.uid: tuple(
+                reader.read_part(
+                    uuid, pod.grant.gpu_milli / WHOLE_MILLI, {each.pid for each in processes[pod.uid]}, since
+                )
+                for uuid in pod.grant.gpu_uuids
+            )
+            for pod in pods
+        }
     finally:
         reader.close()
     return found, () if reader.problem is None else (f"GPU usage is not known: {reader.problem}",)

@@ -146,25 +146,10 @@ class UtilizationMeter:
 
     def _gpus(self, pod: Pod, processes: Sequence[_Process], since: float | None) -> list[GpuUsage]:
         """Read the devices of a pod; for a shared one, the use by the pod's own processes, relative to its share."""
-        from dataclasses import replace
-
         if self._nvml is None:
             self._nvml = self._open_nvml()
-        part = pod.grant.gpu_milli / WHOLE_MILLI
-        found = []
-        for uuid in pod.grant.gpu_uuids:
-            usage = self._nvml.read(uuid)
-            if part < 1 and usage.busy is not None:
-                own = self._nvml.busy_by(uuid, {each.pid for each in processes}, since or 0.0)
-                memory, power = usage.memory_bytes, usage.power_watts
-                usage = replace(
-                    usage,
-                    busy=None if own is None else min(1.0, own / part),
-                    memory_bytes=None if memory is None else round(memory * part),
-                    power_watts=None if power is None else power * part,
-                )
-            found.append(usage)
-        return found
+        part, pids = pod.grant.gpu_milli / WHOLE_MILLI, {each.pid for each in processes}
+        return [self._nvml.read_part(uuid, part, pids, since or 0.0) for uuid in pod.grant.gpu_uuids]
 
     def _cores(self, pod: Pod, processes: Sequence[_Process], now: float) -> float | None:
         """Return the cores that the processes of a pod used since the last measurement; None at the first."""

@@ -9,7 +9,8 @@ import copy
 import hashlib
 import importlib
 import warnings
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -337,34 +338,84 @@ class Tensors:
 
 
 class Staging:
-    """Copies a state to main memory, into the same buffers each time: new memory costs as much as the copying."""
+    """Copies a state to main memory, into the same buffers each time: new memory costs as much as the copying.
+
+    Buffers for tensors of a GPU are page-locked, into which it copies by itself at the speed of its link; otherwise
+    the driver copies a second time, through a small buffer of its own.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, torch.Tensor] = {}
+        self._locks = PageLocks()
 
     def copy(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Return a copy that shares nothing with the given tree. The previous copy must no longer be in use."""
         kept: dict[str, torch.Tensor] = {}
-        copied: dict[str, Any] = self._copy(tree, "", kept)
+        devices: set[torch.device] = set()
+        copied: dict[str, Any] = self._copy(tree, "", kept, devices)
+        for device in devices:
+            torch.cuda.current_stream(device).synchronize()
         self._kept = kept
+        self._locks.keep(_local(each).data_ptr() for each in kept.values())
         return copied
 
-    def _copy(self, value: Any, path: str, kept: dict[str, torch.Tensor]) -> Any:
+    def _copy(self, value: Any, path: str, kept: dict[str, torch.Tensor], devices: set[torch.device]) -> Any:
         if isinstance(value, torch.Tensor):
-            kept[path] = self._tensor(value.detach(), self._kept.get(path))
+            kept[path] = self._tensor(value.detach(), self._kept.get(path), devices)
             return kept[path]
         if isinstance(value, dict):
-            return {key: self._copy(item, f"{path}.{key}", kept) for key, item in value.items()}
+            return {key: self._copy(item, f"{path}.{key}", kept, devices) for key, item in value.items()}
         if isinstance(value, list | tuple) and type(value) in (list, tuple):
-            return type(value)(self._copy(item, f"{path}.{index}", kept) for index, item in enumerate(value))
+            return type(value)(self._copy(item, f"{path}.{index}", kept, devices) for index, item in enumerate(value))
         return copy.deepcopy(value)
 
-    @staticmethod
-    def _tensor(source: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
-        if before is not None and _alike(source, before):
-            _local(before).copy_(_local(source))
-            return before
-        return source.clone() if source.device.type == "cpu" else source.to("cpu")
+    def _tensor(self, source: torch.Tensor, before: torch.Tensor | None, devices: set[torch.device]) -> torch.Tensor:
+        if before is None or not _alike(source, before):
+            if source.device.type == "cpu":
+                return source.clone()
+            if source.device.type != "cuda" or hasattr(source, "to_local"):
+                before = source.to("cpu")
+                self._locks.add(_local(before), source.device)
+                return before
+            before = torch.empty_like(source, device="cpu")
+            self._locks.add(before, source.device)
+        _local(before).copy_(_local(source), non_blocking=True)
+        if source.device.type == "cuda":
+            devices.add(source.device)
+        return before
+
+
+class PageLocks:
+    """Memory that the driver has locked, so that GPUs copy into it themselves. It is unlocked before it is freed.
+
+    CUDA's own allocator of such memory rounds each tensor up to a power of two, which may double what a state takes.
+    """
+
+    LEAST_BYTES = 1 << 20
+    """Smaller tensors may share a page with others, and are copied in microseconds."""
+
+    def __init__(self) -> None:
+        self._locked: dict[int, torch.Tensor] = {}
+        weakref.finalize(self, _unlock, self._locked, ())
+
+    def add(self, tensor: torch.Tensor, device: torch.device) -> None:
+        """Lock the memory of a tensor for copies from a GPU; without effect where the driver refuses."""
+        size = tensor.numel() * tensor.element_size()
+        if device.type != "cuda" or size < self.LEAST_BYTES or not tensor.is_contiguous():
+            return
+        refused = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), size, 0))
+        if not refused:
+            self._locked[tensor.data_ptr()] = tensor
+
+    def keep(self, pointers: Iterable[int]) -> None:
+        """Unlock all other memory."""
+        _unlock(self._locked, frozenset(pointers))
+
+
+def _unlock(locked: dict[int, torch.Tensor], kept: Collection[int]) -> None:
+    for pointer in [each for each in locked if each not in kept]:
+        torch.cuda.cudart().cudaHostUnregister(pointer)
+        del locked[pointer]
 
 
 def dist_runs() -> bool:
