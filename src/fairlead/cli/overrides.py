@@ -150,9 +150,9 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
         "--gpu", "--gpus", "gpu", metavar="GPU", help="GPUs of each node, such as 2 or A100:8; key `resources.gpu`."
     ),
-    click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for the program; may be repeated."),
     click.option(
-        "--label", multiple=True, metavar="KEY=VALUE", help="A label, by which the run is found; may be repeated."
+        "--env", multiple=True, metavar="KEY=VALUE", help="Environment variable of the program; may be repeated."
     ),
+    click.option("--label", multiple=True, metavar="KEY=VALUE", help="Label of the run; may be repeated."),
     set_option,
 ]

@@ -25,7 +25,7 @@ from fairlead.specs.workload import WorkloadSpec
 
 @click.command()
 @click.argument("files", nargs=-1, type=files_type)
-@click.option("--list", "lists", is_flag=True, help="List what is applied.")
+@click.option("--list", "lists", is_flag=True, help="List applied pipelines.")
 @click.option("--remove", "removed", metavar="NAME", help="Stop running this pipeline automatically.")
 @click.option("--team", default="default", show_default=True, help="With --remove: its team.")
 @json_option
@@ -33,9 +33,9 @@ from fairlead.specs.workload import WorkloadSpec
 def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | None, team: str, json_: bool) -> None:
     """Run the pipelines of FILES automatically: by their `schedule`, or when the data of `on` changes or drifts.
 
-    They run on this machine while somebody uses it: a supervisor stays for them, and after a reboot any command starts
-    one. One that has neither is submitted if any of its steps would run. On a cluster each is a Pipeline that stays and
-    that the operator runs. A FILE of `-` is the standard input.
+    On this machine a supervisor keeps running for them; after a reboot the next command starts it. On a cluster each is
+    a Pipeline object, which the operator runs. A pipeline with neither key is submitted at once if any of its steps
+    would run. A FILE of `-` is standard input.
     """
     if (bool(files) + lists + (removed is not None)) != 1:
         raise click.UsageError("give FILES, --list or --remove NAME: one of them.")

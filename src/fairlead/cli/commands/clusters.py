@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @cluster_options
 @json_option
 def clusters(target: Target, json_: bool) -> None:
-    """List this machine and every context of the kubeconfig; `*` marks the one that commands speak to."""
+    """List this machine and every context of the kubeconfig; `*` marks the one that commands use."""
     from fairlead.cluster.kubernetes.api.config import contexts
     from fairlead.cluster.kubernetes.client.discovery import look_at_all
 

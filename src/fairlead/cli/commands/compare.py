@@ -41,15 +41,15 @@ class _Compared:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, type=RunName(), metavar="NAME...")
-@click.option("--metric", "metrics", multiple=True, help="Show only this metric; give it again for several.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the metric over steps as SVG.")
+@click.option("--metric", "metrics", multiple=True, help="Show only this metric; may be repeated.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Plot the metric over the steps as SVG.")
 @json_option
 @cluster_options
 def compare(target: Target, names: tuple[str, ...], metrics: tuple[str, ...], plot: Path | None, json_: bool) -> None:
-    """Compare the runs NAMES: keys of their specs that differ, their metrics, how their code differs from the first's.
+    """Compare the specs, metrics and code of NAMES; code is compared to that of the first run.
 
-    Of each metric the last value is shown, and the best where another was better. Time series of runs on a cluster are
-    there as long as their pods; of others the last values are shown.
+    For each metric the last value is shown, and the best one if it was another. Curves of runs on a cluster exist as
+    long as their pods; after that only the last values are shown.
     """
     cluster = target.open()
     compared = [_look(cluster, name) for name in names]

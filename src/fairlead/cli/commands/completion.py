@@ -7,7 +7,7 @@ from click.shell_completion import get_completion_class
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of SHELL; `eval "$(fairlead completion bash)"` turns it on."""
+    """Print the completion script of SHELL; enable it with `eval "$(fairlead completion bash)"`."""
     from fairlead.cli.main import COMPLETION, group
 
     kind = get_completion_class(shell)

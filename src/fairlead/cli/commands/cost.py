@@ -35,11 +35,20 @@ MOST_BUDGETS = 10
 
 
 @click.group(invoke_without_command=True)
-@click.option("--by", type=click.Choice([each.value for each in Grouping]), default="run", help="Rows; run by default.")
-@click.option("--since", type=Moment(), help="Only from then on: 30d ago by default, 2026-01-31 or @1769860800.")
-@click.option("--until", type=Moment(), help="Only until then; now by default.")
+@click.option(
+    "--by",
+    type=click.Choice([each.value for each in Grouping]),
+    default="run",
+    help="What a row stands for; run by default.",
+)
+@click.option("--since", type=Moment(), help="Start of the period: 30d ago by default, 2026-01-31 or @1769860800.")
+@click.option("--until", type=Moment(), help="End of the period; now by default.")
 @click.option("--csv", "csv_", is_flag=True, help="CSV instead of a table.")
-@click.option("--parquet", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="The same as a file.")
+@click.option(
+    "--parquet",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the rows to a Parquet file.",
+)
 @click.option("--focus", is_flag=True, help="CSV with the columns of FOCUS 1.0, a row for each day, run and use.")
 @json_option
 @cluster_options
@@ -55,11 +64,11 @@ def cost(
     focus: bool,
     json_: bool,
 ) -> None:
-    """Show what nodes cost, by who used them and for what, and what nobody used.
+    """Show the costs of nodes by run, team or model and by use, idle time included.
 
-    Rows sum to the bill to the micro-dollar. A node is divided by its GPUs, one without GPUs by its cores. Days are
-    UTC. Prices of this machine are set with `fairlead prices set`. On Kubernetes days are whole, and you see all costs
-    or those of the namespace, as your rights are.
+    The rows add up to the bill exactly. The cost of a node is divided by its GPUs, without GPUs by its cores. Days are
+    in UTC. Set prices of this machine with `fairlead prices set`. On Kubernetes days are whole, and your permissions
+    decide whether you see all costs or those of a namespace.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -151,12 +160,14 @@ def _whole_days(cluster: ClusterClient, start: float, end: float) -> tuple[float
 @click.option("--on-demand", type=Dollars(), required=True, help="Dollars for an hour of an on-demand node.")
 @click.option("--reserved", type=Dollars(), help="Dollars for an hour of a reserved node, busy or not.")
 @click.option("--spot", type=Dollars(), help="Dollars for an hour of a spot node.")
-@click.option("--most-spot", type=click.IntRange(min=0), help="Most spot nodes at one time; no bound by default.")
+@click.option(
+    "--most-spot", type=click.IntRange(min=0), help="Maximum number of spot nodes at a time; no limit by default."
+)
 @owned_options
 @click.option("--gpus", type=click.IntRange(min=1), default=8, help="GPUs of a node, for TRACE; 8 by default.")
-@click.option("--since", type=Moment(), help="Load of this machine from then on: 30d ago by default.")
+@click.option("--since", type=Moment(), help="Start of the load of this machine; 30d ago by default.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw costs by how busy nodes are as SVG."
+    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Plot costs by how busy nodes are, as SVG."
 )
 @json_option
 def compare(
@@ -171,11 +182,10 @@ def compare(
     json_: bool,
     **owned: Any,
 ) -> None:
-    """Compare owned, reserved, on-demand and spot nodes for a load that was recorded, and find the cheapest mix.
+    """Compare owned, reserved, on-demand and spot nodes for a recorded load, and find the cheapest mix.
 
-    The load is that of this machine, or that of TRACE, a table as for `fairlead simulate`, if each run starts when it
-    is submitted. The mix is exact: no other one costs less for this load. Work that is lost with spot nodes is not in
-    it.
+    The load is that of this machine, or that of TRACE, a trace as for `fairlead simulate`, whose runs start when they
+    are submitted. No other mix costs less for this load. Work that is lost with reclaimed spot nodes is left out.
     """
     from fairlead.cli.cloud_or_own import describe, draw, load_of_machine, load_of_trace
 

@@ -32,17 +32,15 @@ LOW_DISK_BYTES = 5 * 1024**3
 
 @click.command()
 @cluster_options
-@click.option(
-    "--gpu", is_flag=True, help="Measure this machine's GPUs for estimates of training steps, and nothing else."
-)
+@click.option("--gpu", is_flag=True, help="Only measure this machine's GPUs, for estimates of training steps.")
 @json_option
 def doctor(target: Target, gpu: bool, json_: bool) -> int:
-    """Look at this machine, or at a cluster: what is there, what is missing, and what mends it.
+    """Check this machine or a cluster for problems, and show how to fix them.
 
-    With --gpu it measures this machine's GPUs, all of them together, for about a minute: matrix products, memory,
-    launches and all-reduces. `plan` and `parallel: auto` estimate by it from then on.
+    With --gpu it measures all GPUs of this machine for about a minute: matrix products, memory, launches and
+    all-reduces. `plan` and `parallel: auto` then use these figures.
 
-    Exit code 1 when something would get in the way.
+    Exit code 1 if there are problems.
     """
     if gpu:
         if target.is_kubernetes:

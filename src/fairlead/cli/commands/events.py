@@ -19,11 +19,11 @@ NAME_WIDTH, TYPE_WIDTH = 16, 18
 
 @click.command()
 @click.argument("names", nargs=-1, type=RunName())
-@click.option("-f", "--follow", is_flag=True, help="Follow until NAMES are over; without NAMES, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until NAMES have ended; without NAMES, until Ctrl-C.")
 @json_option
 @cluster_options
 def events(target: Target, names: tuple[str, ...], follow: bool, json_: bool) -> None:
-    """Show what happened to NAMES and their children, or to all runs, oldest first; with --json an object a line."""
+    """Show events of NAMES and their children, or of all runs, oldest first; with --json one object per line."""
     cluster = target.open()
     named = find_all(cluster, names)
     uids = _uids(cluster, named)

@@ -33,9 +33,9 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 @click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")
 @cluster_options
 def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool, target: Target) -> int:
-    """Run COMMAND where a rank of NAME runs, as in `fairlead exec NAME -it -- bash`; ends with its exit code.
+    """Run COMMAND in the environment of a rank of NAME, as in `fairlead exec NAME -it -- bash`.
 
-    It gets the rank's environment and working directory.
+    It gets the rank's variables and working directory. The exit code is that of COMMAND.
     """
     run = find_run(target.quietly(), name)
     if not target.is_kubernetes:

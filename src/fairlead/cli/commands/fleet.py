@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @click.group()
 def fleet() -> None:
-    """Divide runs among several clusters: your own first, rented ones when waiting costs more.
+    """Distribute runs over several clusters: your own first, rented ones when waiting costs more.
 
-    A run is in one cluster at a time. It moves with its checkpoint where `checkpoint.to` is a place that both reach.
+    A run is in one cluster at a time. It moves with its checkpoint if both clusters can access `checkpoint.to`.
     """
 
 
 @fleet.command()
 @click.argument("file", type=files_type)
 def run(file: str) -> None:
-    """Carry out the Fleet of FILE until Ctrl-C: place its runs, rent when that pays, bring them home.
+    """Run the Fleet of FILE until Ctrl-C: place its runs, rent nodes when that pays, and move runs back.
 
-    It may be killed and started again at any time; clusters keep what they run meanwhile.
+    It may be killed and restarted at any time; clusters keep their runs meanwhile.
     """
     # Here and not above: other commands of fleets need no clusters.
     from fairlead.control.fleets.controller import FleetController
@@ -60,7 +60,7 @@ def run(file: str) -> None:
 @override_options
 @json_option
 def submit(name: str, files: tuple[str, ...], overrides: Overrides, json_: bool) -> None:
-    """Submit the runs of FILES to the fleet NAME, with their files as they are now."""
+    """Submit the runs in FILES to the fleet NAME, with the current files of their `workdir`."""
     from fairlead.specs.training import Training
 
     refuse_twice(files)

@@ -11,7 +11,7 @@ from fairlead.cli.show import as_json, json_option, message
 
 @click.group()
 def image() -> None:
-    """Build the container image that the operator and the page run in."""
+    """Build the container image of the operator and the web page."""
 
 
 @image.command("build")
@@ -23,8 +23,8 @@ def image() -> None:
 def build_(file: Path, name: str, base_image: str, platform: str, json_: bool) -> None:
     """Write the image to FILE, an OCI archive, for `docker load`, `ctr images import` or a tool that copies images.
 
-    Without a daemon: Fairlead and its pinned packages, of the hashes that it was tested with, on a base image from its
-    registry. The same input gives the same bytes.
+    It needs no daemon. The image has Fairlead and its pinned and hashed packages, on a base image from its registry.
+    The build is reproducible, byte for byte.
     """
     from fairlead.control.image.archives import write_archive
     from fairlead.control.image.references import read_reference

@@ -20,13 +20,13 @@ SPEC, PROGRAM = "train.yaml", "train.py"
     type=click.Choice(KINDS),
     default="training",
     show_default=True,
-    help="One rank, several that meet as under torchrun, or a framework's Trainer.",
+    help="One rank, several ranks as under torchrun, or a framework's Trainer.",
 )
 @json_option
 def init(directory: Path, template: str, json_: bool) -> None:
-    """Write train.yaml and train.py into DIRECTORY, to start from; here when left out.
+    """Write a starting train.yaml and train.py into DIRECTORY, by default the current one.
 
-    Nothing is overwritten: exit code 6 when one of the files is there already.
+    Nothing is overwritten: exit code 6 if one of the files exists.
     """
     texts = {
         directory / SPEC: (TEMPLATES / f"{template}.yaml").read_text(),

@@ -70,23 +70,23 @@ policy_option = click.option(
     default="none",
     show_default=True,
     metavar="PLACE",
-    help="Keep what runs use and cost: `volume`, postgresql://USER:PASSWORD@HOST/DATABASE, or `secret:NAME` with that "
-    "address under `url`.",
+    help="Record usage and costs in: `volume`, postgresql://USER:PASSWORD@HOST/DATABASE, or `secret:NAME` with that "
+    "URL under `url`.",
 )
-@click.option("--page", is_flag=True, help="Serve the page in the cluster, for whoever signs in with a token.")
+@click.option("--page", is_flag=True, help="Serve the web page in the cluster; users sign in with a token.")
 @click.option(
     "--gateways",
     type=click.IntRange(0, 9),
     default=0,
     show_default=True,
-    help="Number of gateways of endpoints, which `replicas: 0..8`, `canary` and `access` need; 2 survive a node.",
+    help="Number of gateways, which endpoints with `replicas: 0..8`, `canary` or `access` need; 2 for availability.",
 )
 @click.option(
     "--gateway-proxy",
     type=click.Choice(PROXIES),
     default=PYTHON,
     show_default=True,
-    help="The program by which gateways take requests to replicas; the image has to have haproxy.",
+    help="The program that forwards requests to replicas; haproxy must be in the image.",
 )
 @click.option(
     "--partitions", is_flag=True, help="Let the operator cordon and label nodes, which `partitions` of a Pool needs."
@@ -122,10 +122,11 @@ def install(
     fewer_rules: bool,
     json_: bool,
 ) -> None:
-    """Put the kinds, the roles and the operator onto a cluster, or renew what is there.
+    """Install or upgrade the CRDs, the roles and the operator on a cluster.
 
-    Says of each object whether it was created, changed or is as it was. Objects that it did not create are not changed.
-    With --keep or --keep-last the operator deletes runs that are over and that neither keeps; all are kept without.
+    Prints for each object whether it was created, changed or unchanged. Objects that Fairlead did not create are not
+    changed. With --keep or --keep-last the operator deletes finished runs that neither keeps; without them all are
+    kept.
     """
     from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
     from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place

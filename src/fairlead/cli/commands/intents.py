@@ -38,7 +38,7 @@ def stop(
     no_wait: bool,
     json_: bool,
 ) -> None:
-    """Stop NAMES: each gets a stop notice, saves a checkpoint of the step it is at, and ends."""
+    """Stop NAMES: each gets a stop notice, saves a checkpoint of its current step, and ends."""
     cluster = target.open()
     runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Stop", can=_is_unfinished)
     for run in runs:
@@ -63,7 +63,7 @@ def suspend(
     no_wait: bool,
     json_: bool,
 ) -> None:
-    """Stop NAMES for now: they save a checkpoint, hold nothing, and wait for `fairlead resume`."""
+    """Suspend NAMES: each saves a checkpoint, releases its resources, and waits for `fairlead resume`."""
     cluster = target.open()
     runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Suspend", can=_can_be_suspended)
     for run in runs:
@@ -86,7 +86,7 @@ def delete(
     no_wait: bool,
     json_: bool,
 ) -> None:
-    """Stop NAMES and remove their records, logs and own checkpoints. Checkpoints at a place of yours stay."""
+    """Stop NAMES and remove their records, logs and own checkpoints. Checkpoints at `checkpoint.to` stay."""
     cluster = target.open()
     runs = chosen(
         cluster,

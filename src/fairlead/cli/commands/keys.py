@@ -14,15 +14,15 @@ from fairlead.specs.training import DEFAULT_TEAM
 from fairlead.state.access_keys import AccessKey, new_key
 
 team_option = click.option(
-    "--team", help="The team that may ask with it; `default`, or on Kubernetes that of the namespace, when left out."
+    "--team", help="Team of the key; `default`, or on Kubernetes that of the namespace, by default."
 )
 
 
 @click.group()
 def keys() -> None:
-    """Make, list and revoke keys of teams for endpoints with `access`.
+    """Create, list and revoke keys of teams for endpoints with `access`.
 
-    A key is shown once, when it is made. Only its hash is kept, and no spec, log or bill has it.
+    A key is shown only once, when it is created. Only its hash is stored; specs, logs and bills do not contain it.
     """
 
 
@@ -32,7 +32,7 @@ def keys() -> None:
 @json_option
 @cluster_options
 def create(target: Target, name: str, team: str | None, json_: bool) -> None:
-    """Make a key for the team, called NAME, and print it."""
+    """Create the key NAME for a team, and print it."""
     cluster, team = _opened(target, team)
     for given in (name, team):
         problem = NAME.problem(given)
@@ -52,7 +52,7 @@ def create(target: Target, name: str, team: str | None, json_: bool) -> None:
 @json_option
 @cluster_options
 def list_(target: Target, json_: bool) -> None:
-    """List the keys that there are, by team; on Kubernetes those of the namespace."""
+    """List keys by team, on Kubernetes those of the namespace."""
     found = sorted(target.quietly().access_keys(), key=lambda each: (each.team, each.created_at, each.name))
     if json_:
         print(as_json([_json(each) for each in found]))
@@ -69,7 +69,7 @@ def list_(target: Target, json_: bool) -> None:
 @json_option
 @cluster_options
 def revoke(target: Target, name: str, team: str | None, json_: bool) -> None:
-    """Revoke the key NAME: requests with it are refused from now on."""
+    """Revoke the key NAME: further requests with it are refused."""
     cluster, team = _opened(target, team)
     cluster.remove_access_key(team, name)
     cluster.nudge()

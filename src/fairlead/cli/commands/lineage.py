@@ -16,7 +16,7 @@ MOST_FILES = 5
 @click.argument("artefact")
 @json_option
 def lineage(artefact: str, json_: bool) -> None:
-    """Follow an output of a pipeline back to the code, the data and the runs that it came from.
+    """Show the code, data and runs from which an output of a pipeline was created.
 
     ARTEFACT is RUN/STEP.OUTPUT, such as `churn/train.model`, the path of an output, or the beginning of its hash.
     """

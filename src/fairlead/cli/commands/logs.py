@@ -69,12 +69,12 @@ class Pattern(click.ParamType[re.Pattern[str]]):
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, type=RunName())
-@click.option("-f", "--follow", is_flag=True, help="Follow until NAMES are over.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until NAMES have ended.")
 @click.option("--rank", "ranks", type=Ranks(), multiple=True, help="Only these ranks, such as 3, 0,3 or 4-7.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Only this attempt of the run, from 0.")
 @click.option("--since", type=Moment(), help="Only from then on: 10m ago, 2026-01-31T14:05, 14:05:30 or @1769860800.")
 @click.option("--until", type=Moment(), help="Only output until then.")
-@click.option("--grep", "pattern", type=Pattern(), help="Only lines in which this regular expression is found.")
+@click.option("--grep", "pattern", type=Pattern(), help="Only lines that match this regular expression.")
 @click.option("--tail", type=click.IntRange(min=1), help="Only the last N lines; with --follow, also new ones.")
 @click.option("--timestamps", is_flag=True, help="Show the time of each line.")
 @json_option
@@ -94,7 +94,7 @@ def logs(
 ) -> None:
     """Show the output of NAMES, each line with its rank, and with its run when there are several.
 
-    With --json each line is an object. Output that is not there any more is told in its place.
+    With --json each line is an object. Output that no longer exists is reported in its place.
     """
     if since is not None and until is not None and since > until:
         raise click.UsageError("--since is later than --until: no line is in between.")

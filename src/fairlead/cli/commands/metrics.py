@@ -27,8 +27,8 @@ MISSING = (
 def metrics(ctx: click.Context, port: int | None, host: str) -> None:
     """Print metrics of this machine in Prometheus' text format, or serve them at /metrics with --port.
 
-    Runs, queue, decisions, nodes, progress, goodput, money, checkpoints and GPUs. Print them into a file of
-    node_exporter's textfile collector, or let Prometheus scrape the port. It changes nothing, and starts nothing.
+    They cover runs, queue, decisions, nodes, progress, goodput, costs, checkpoints and GPUs. Write them to a file for
+    node_exporter's textfile collector, or let Prometheus scrape the port. The command changes and starts nothing.
     """
     if ctx.invoked_subcommand is not None:
         if port is not None:
@@ -48,7 +48,7 @@ def metrics(ctx: click.Context, port: int | None, host: str) -> None:
 
 @metrics.command()
 def rules() -> None:
-    """Print the alerts as a rule file of Prometheus."""
+    """Print the alerts as a Prometheus rule file."""
     import yaml
 
     from fairlead.control.metrics.rules import rule_groups
@@ -59,9 +59,9 @@ def rules() -> None:
 @metrics.command()
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 def dashboards(directory: Path) -> None:
-    """Write the dashboards into DIRECTORY, one JSON file each, as Grafana imports them.
+    """Write the Grafana dashboards into DIRECTORY, one JSON file each.
 
-    A directory that is not there is made; files of the same names are replaced.
+    The directory is created if needed; files of the same names are replaced.
     """
     from fairlead.control.metrics.dashboards import DASHBOARDS, grafana
 

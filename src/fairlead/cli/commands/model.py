@@ -24,28 +24,33 @@ DIGITS = 12
 
 @click.group()
 def model() -> None:
-    """Keep versions of models, and promote them to stages.
+    """Manage versions of models, and promote them to stages.
 
-    They are kept on this machine, or with --context in a namespace of a cluster, with their content in the object store
-    of its checkpoints. `checkpoint.from` of a run and `model` of an endpoint take what a version is named by:
-    NAME@production or another stage, NAME@best, NAME@latest, NAME@3; or on this machine run://NAME@best for a
-    checkpoint that is no version.
+    Versions are stored on this machine, or with --context in a namespace of a cluster, with their content in the object
+    store of its checkpoints. Use them in `checkpoint.from` of a run or `model` of an endpoint, as NAME@production or
+    another stage, NAME@best, NAME@latest or NAME@3; on this machine also run://NAME@best for a run's checkpoint.
     """
 
 
 @model.command()
 @click.argument("name")
 @click.argument("source")
-@click.option("--metric", "metrics", multiple=True, metavar="NAME=VALUE", help="What it reached; may be repeated.")
-@click.option("--objective", metavar="METRIC[:GOAL]", help="What versions compare by, such as `accuracy:maximize`.")
+@click.option(
+    "--metric", "metrics", multiple=True, metavar="NAME=VALUE", help="Metric of the version; may be repeated."
+)
+@click.option(
+    "--objective",
+    metavar="METRIC[:GOAL]",
+    help="Objective by which versions are compared, such as `accuracy:maximize`.",
+)
 @json_option
 @cluster_options
 def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None, json_: bool, target: Target) -> None:
-    """Make a version of the model NAME from SOURCE.
+    """Create a version of the model NAME from SOURCE.
 
-    SOURCE is a run (its newest checkpoint; of a sweep its best trial's), run://RUN@best, run://RUN@STEP, a version of
-    another model, or on this machine RUN/STEP.OUTPUT of a pipeline or a path. Where MLFLOW_REGISTRY_URI or
-    MLFLOW_TRACKING_URI names a server, the version is registered there too.
+    SOURCE is a run (its newest checkpoint; for a sweep that of its best trial), run://RUN@best, run://RUN@STEP, a
+    version of another model, or on this machine RUN/STEP.OUTPUT of a pipeline or a path. If MLFLOW_REGISTRY_URI or
+    MLFLOW_TRACKING_URI is set, the version is also registered at that server.
     """
     from fairlead.control.model_registry import is_configured, register
 
@@ -74,7 +79,7 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
 @json_option
 @cluster_options
 def list_(name: str | None, json_: bool, target: Target) -> None:
-    """List models and their versions, those of NAME or all."""
+    """List the versions of the model NAME, or of all models."""
     from fairlead.cluster.model_versions import find_version
     from fairlead.specs.model_reference import LATEST, ModelReference
     from fairlead.state.models import best_version
@@ -107,10 +112,10 @@ def list_(name: str | None, json_: bool, target: Target) -> None:
 @json_option
 @cluster_options
 def promote(version: str, stage: str, json_: bool, target: Target) -> None:
-    """Give VERSION a stage, which a model has at most one version of.
+    """Move a stage to VERSION; a stage has one version of each model.
 
-    VERSION is NAME@best, NAME@latest, NAME@3 or NAME@STAGE. Where MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI names a
-    server, the stage is an alias there.
+    VERSION is NAME@best, NAME@latest, NAME@3 or NAME@STAGE. If MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI is set, the
+    stage is an alias at that server.
     """
     from fairlead.control.model_registry import alias, is_configured
     from fairlead.control.models import promote as promote_model
@@ -138,10 +143,10 @@ def promote(version: str, stage: str, json_: bool, target: Target) -> None:
 @json_option
 @cluster_options
 def delete(version: str, json_: bool, target: Target) -> None:
-    """Remove VERSION, which is NAME@3. One that has a stage stays.
+    """Remove VERSION, such as NAME@3, unless it has a stage.
 
-    Its number is not given again. On this machine `fairlead prune --artefacts` removes its content where nothing else
-    needs that; of a cluster the content stays, since runs and endpoints may need it whenever they start again.
+    Its number is not reused. On this machine `fairlead prune --artefacts` removes its content unless something else
+    needs it. On a cluster the content stays, as runs and endpoints may need it when they restart.
     """
     from fairlead.control.models import delete as delete_model
 

@@ -19,14 +19,14 @@ from fairlead.policy.kinds.retention import Retention
 )
 @click.option("--only", "watch_namespace", help="Manage the runs of this namespace only.")
 @click.option("--listen", help="HOST:PORT of /livez, /readyz, /metrics; in a pod 0.0.0.0:8080, else 127.0.0.1:8080.")
-@click.option("--image", default="python:3.12-slim", show_default=True, help="Image of runs that name none.")
+@click.option("--image", default="python:3.12-slim", show_default=True, help="Image of runs without `image`.")
 @click.option("--checkpoint-to", help="Directory or URL of checkpoints of runs without `checkpoint.to`.")
 @click.option("--placeholder-image", help="Image of placeholder pods; the run's own by default.")
 @click.option(
     "--ledger",
     envvar="FAIRLEAD_LEDGER",
     metavar="PLACE",
-    help="Keep what runs use and cost: in a file, or in PostgreSQL at postgresql://USER@HOST/DATABASE.",
+    help="Record usage and costs of runs in a file, or in PostgreSQL at postgresql://USER@HOST/DATABASE.",
 )
 @policy_option
 @keep_options("--keep-last")
@@ -50,9 +50,9 @@ def operator(
     per_second: float,
     log_format: str,
 ) -> None:
-    """Run the operator until it is told to stop; several may run, of which one acts.
+    """Run the operator until it gets a signal; several may run, and one of them leads.
 
-    With --keep or --keep-last it deletes runs that are over and that neither keeps.
+    With --keep or --keep-last it deletes finished runs that neither keeps.
     """
     from fairlead.control.termination import hold_signals, stop_on_signals
 

@@ -64,17 +64,19 @@ def _tokens(context: click.Context, option: click.Parameter, given: str | None) 
     type=click.Choice(("text", "markdown")),
     help="With --diff: text, or a table for a pull request.",
 )
-@click.option("--verify", is_flag=True, help="Trace steps of a Training's own program and count what they allocate.")
+@click.option(
+    "--verify", is_flag=True, help="Trace steps of a Training's program, and count the memory that they allocate."
+)
 @click.option(
     "--tokens",
     metavar="PROMPT,ANSWER",
     callback=_tokens,
-    help="Lengths of a usual request to a text server and of its answer (default 512,256).",
+    help="Typical number of tokens of a request to a text server and of its answer (default 512,256).",
 )
 @click.option(
     "--served",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="JSON lines of requests that a text server has served, to go by instead of the GPU's data sheet.",
+    help="JSON lines of requests that a text server has served, used in place of the GPU's data sheet.",
 )
 @json_option
 @cluster_options
@@ -90,15 +92,15 @@ def plan(
     served: Path | None,
     json_: bool,
 ) -> int:
-    """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
+    """Show what `fairlead run FILES` would do, with the defaults that it would choose.
 
-    A FILE of `-` is the standard input. For an endpoint in progress it shows which keys differ, its code among them,
-    and how a new revision would take over. For a Pipeline it shows whether each step would run, and why. --verify
-    traces two steps of a Training's program with fake tensors: it runs here, but takes neither memory nor GPUs. For a
-    Serving that runs a text server with a local Hugging Face model it shows how fast it would answer.
+    A FILE of `-` is standard input. For a running endpoint it shows which keys and code differ, and how a new revision
+    would take over. For a Pipeline it shows whether each step would run, and why. For a Serving that runs a text server
+    with a local Hugging Face model it shows how fast it would answer. --verify runs two steps of a Training's program
+    on this machine with fake tensors, without memory and GPUs.
 
-    Exit code 0: nothing to do, all of them are under way already, or with --diff nothing differs; 1: there are changes;
-    any other: an error.
+    Exit code 0: no changes, as all runs exist already, or with --diff nothing differs; 1: there are changes; other
+    codes: an error.
     """
     from fairlead.specs.formats.rendering import render, to_yaml
 

@@ -41,8 +41,8 @@ class PortPair(click.ParamType[tuple[int, int]]):
 def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, target: Target, json_: bool) -> None:
     """Forward local PORTS to a rank of NAME until Ctrl-C; each is LOCAL:REMOTE, or one port for both.
 
-    Only programs of this machine can connect. Each connection looks up where the rank is, so the run may restart in
-    between. With --json each port is an object.
+    Only programs on this machine can connect. Each connection looks up the current place of the rank, so the run may
+    restart in between. With --json each port is an object.
     """
     if not target.is_kubernetes:
         raise click.UsageError(

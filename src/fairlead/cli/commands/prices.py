@@ -30,8 +30,8 @@ def prices() -> None:
 @prices.command("set")
 @click.argument("pool")
 @click.argument("dollars", required=False, type=Dollars())
-@click.option("--from", "since", type=Moment(), help="Since when it holds; now by default. Past costs follow.")
-@click.option("--none", "ends", is_flag=True, help="End the price of POOL: nothing is billed from then on.")
+@click.option("--from", "since", type=Moment(), help="Start of the price, also in the past; now by default.")
+@click.option("--none", "ends", is_flag=True, help="End the price of POOL; nothing is billed after that.")
 @click.option("--instance", metavar="TYPE", help="Take the price of an instance type from the catalogue.")
 @click.option("--region", help="Region of --instance.")
 @click.option("--spot", is_flag=True, help="Take the spot price of --instance.")
@@ -50,7 +50,7 @@ def set_(
     json_: bool,
     **owned: Any,
 ) -> None:
-    """Set what an hour of a node of POOL costs: DOLLARS, or an instance type's price, or that of an owned node."""
+    """Set the price per hour of a node of POOL: DOLLARS, or that of an instance type or of an owned node."""
     cluster = open_local()
     given = [dollars is not None, ends, instance is not None, owned["purchase"] is not None]
     if sum(given) != 1:
@@ -88,10 +88,10 @@ def set_(
 
 
 @prices.command("list")
-@click.option("--instances", "instances_", is_flag=True, help="Instance types of the catalogue instead.")
+@click.option("--instances", "instances_", is_flag=True, help="List instance types of the catalogue instead.")
 @json_option
 def list_(instances_: bool, json_: bool) -> None:
-    """List prices as they were set, or instance types and their prices."""
+    """List the prices that were set, or the instance types of the catalogue."""
     cluster = open_local()
     if instances_:
         text = _catalogue(cluster)
@@ -119,7 +119,7 @@ def list_(instances_: bool, json_: bool) -> None:
 def update(file: Path, json_: bool) -> None:
     """Replace the catalogue of instance types by FILE, a table with the columns of SkyPilot's catalogue.
 
-    Prices that were set before stay as they are.
+    Prices that are already set do not change.
     """
     cluster = open_local()
     text = file.read_text(encoding="utf-8")

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 @click.command()
 @keep_options("--last")
 @selection_options(phases=FINISHED, what="runs")
-@click.option("--artefacts", is_flag=True, help="Also remove outputs of steps that nothing needs any longer.")
-@click.option("--costs", type=Duration(), help="Remove days of costs from a cluster that are older, such as 400d.")
+@click.option("--artefacts", is_flag=True, help="Also remove outputs of steps that are no longer needed.")
+@click.option(
+    "--costs", type=Duration(), help="Remove cost records of days that are older, such as 400d, from a cluster."
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
@@ -39,16 +41,16 @@ def prune(
     yes: bool,
     json_: bool,
 ) -> None:
-    """Remove records, logs and own checkpoints of runs that are over and that neither --keep nor --last keeps.
+    """Remove records, logs and own checkpoints of finished runs, except those that --keep or --last keeps.
 
-    Without them it goes by the file `keep` of the state directory. Checkpoints at a place of yours stay, and so does
-    every run that is not over.
+    Without these options the file `keep` of the state directory applies. Unfinished runs stay, and so do checkpoints at
+    `checkpoint.to`.
 
-    With --artefacts outputs of pipelines' steps go too, unless a run that is kept has made them or names them, a
-    version of a model is one of them, or a result that --keep or --last keeps has them.
+    With --artefacts, outputs of pipeline steps are removed too, unless a kept run created or names them, a model
+    version contains them, or a result that --keep or --last keeps has them.
 
-    With --costs a cluster's objects with the costs of older days go, those of your namespace or, where --namespace is
-    not given, of all; alone it removes no run. What they were made of stays in the ledger's database.
+    With --costs, a cluster's objects with the costs of older days are removed, of all namespaces or of --namespace. The
+    ledger's database stays as it is. Used alone, it removes no runs.
     """
     cluster = target.open()
     if costs is not None:

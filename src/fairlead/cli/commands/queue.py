@@ -21,10 +21,10 @@ DAY_S = 86_400.0
 @json_option
 @cluster_options
 def queue(target: Target, json_: bool) -> None:
-    """List what waits, in the order of its turns, with expected starts and why it waits.
+    """List pending runs in the order in which they start, with expected start times and reasons.
 
-    A start is the latest one if everything ends when it is known to end at the latest, and nobody else comes. On
-    Kubernetes the queue is that of the whole cluster.
+    A start time is the latest one if no other run is submitted and every run ends by its `max_duration`. On Kubernetes
+    the list covers the whole cluster.
     """
     cluster = target.open()
     now = time.time()

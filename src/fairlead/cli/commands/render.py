@@ -23,9 +23,11 @@ NO_UID = "00000000-0000-0000-0000-000000000000"
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=files_type)
-@click.option("--pods", is_flag=True, help="Also what the operator would create for the first start.")
+@click.option(
+    "--pods", is_flag=True, help="Also print the objects that the operator would create for the first attempt."
+)
 def render(files: tuple[str, ...], pods: bool) -> int:
-    """Print FILES in the Kubernetes form, as YAML; a FILE of `-` is the standard input."""
+    """Print FILES as Kubernetes objects in YAML; a FILE of `-` is standard input."""
     from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
 
     refuse_twice(files)

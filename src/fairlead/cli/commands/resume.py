@@ -50,13 +50,13 @@ def resume(
     dry_run: bool,
     json_: bool,
 ) -> None:
-    """Continue NAMES from their newest valid checkpoints; on this machine with the environment of this shell.
+    """Continue NAMES from their newest valid checkpoints, on this machine with the environment of this shell.
 
     --all and --label select suspended runs; add --phase to select stopped or failed ones.
 
-    With a spec file after NAMES each takes the file's spec of its name, on Kubernetes with the files of `workdir` as
-    they are now. What changes is shown. It keeps its checkpoints, its logs and its history; a run that has pods is to
-    be suspended first.
+    With a spec file after NAMES, each run gets the spec of its name in the file, on Kubernetes also the current files
+    of `workdir`. The changes are shown. Checkpoints, logs and history stay. A run that has pods must be suspended
+    first.
     """
     files = tuple(name for name in names if is_spec_file(name))
     names = tuple(name for name in names if not is_spec_file(name))

@@ -12,12 +12,12 @@ from fairlead.policy.kinds.serving import Revision, detail_of, spec_of
 
 @click.command()
 @click.argument("name", type=RunName())
-@click.option("--to", metavar="REVISION", help="The revision, such as r2; by default the last other one that served.")
+@click.option("--to", metavar="REVISION", help="The revision, such as r2; by default the previous one that served.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for it to take effect.")
 @json_option
 @cluster_options
 def rollback(target: Target, name: str, to: str | None, no_wait: bool, json_: bool) -> int:
-    """Let the endpoint NAME go back to a revision that served, with the spec that it had then."""
+    """Roll the endpoint NAME back to an earlier revision, with the spec of that revision."""
     cluster = target.open(is_to_submit=True)
     serving = to_endpoint(find(cluster, name))
     detail = detail_of(serving)

@@ -97,12 +97,12 @@ def run(
     detach: bool,
     json_: bool,
 ) -> int:
-    """Submit the runs of FILES and follow them; or a command: `fairlead run -- python train.py`.
+    """Submit the runs in FILES and follow them, or run a command: `fairlead run -- python train.py`.
 
-    Ctrl-C while it submits says what was submitted and what was not; while it follows, the runs continue. Both end with
-    exit code 130.
+    Ctrl-C detaches: submitted runs continue. If it interrupts the submission, the message lists which runs were
+    submitted. The exit code is 130.
 
-    A FILE of `-` is the standard input; what it says of paths is relative to the current directory.
+    A FILE of `-` is standard input, with paths relative to the current directory.
     """
     submission = _Submission()
     try:

@@ -21,13 +21,15 @@ MOST_NAMED = 5
 
 @click.command()
 @click.argument("name", type=RunName())
-@click.option("--code", "code_", is_flag=True, help="Also list every kept file and the differences from the commit.")
+@click.option("--code", "code_", is_flag=True, help="Also list every stored file and the differences from the commit.")
 @click.option("--diff", "other", type=RunName(), metavar="OTHER", help="Show how OTHER differs from NAME.")
-@click.option("--export", type=click.Path(path_type=Path), metavar="DIR", help="Write the kept files into a new DIR.")
+@click.option(
+    "--export", type=click.Path(path_type=Path), metavar="DIR", help="Write the stored files into a new directory DIR."
+)
 @json_option
 @cluster_options
 def show(target: Target, name: str, code_: bool, other: str | None, export: Path | None, json_: bool) -> None:
-    """Show the spec of NAME, and what is kept of the code and the software that it ran with."""
+    """Show the spec of NAME, and the recorded code and packages that it ran with."""
     if other is not None and (code_ or export is not None):
         raise click.UsageError("--diff shows two runs, --code and --export one: give one of them.")
     cluster = target.open()

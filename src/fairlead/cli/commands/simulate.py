@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--cluster",
     metavar="FILE",
-    help="A file of Pools, and of Teams and Simulations if there are any. With --from-cluster: local or kubernetes.",
+    help="File with Pools, and optionally Teams and Simulations. With --from-cluster: local or kubernetes.",
 )
 @click.option("--from-cluster", is_flag=True, help="Replay a cluster's own history on its own nodes.")
 @click.option("--context", metavar="NAME", help="With --from-cluster: a context of the kubeconfig.")
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
-    help="With --from-cluster: keep trace.csv and cluster.yaml in this directory.",
+    help="With --from-cluster: save trace.csv and cluster.yaml in this directory.",
 )
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     type=click.Choice(tuple(POLICIES)),
-    help="Scheduling policy; several are compared (default: the one of real runs).",
+    help="Scheduling policy; repeat it to compare several (default: that of real runs).",
 )
 @click.option("--declare", type=float, help="Set max_duration of each run to its duration times this, above 1.")
 @click.option("--expect", type=float, help="Set expected_duration of each run to its duration times this.")
@@ -68,11 +68,11 @@ def simulate(
     html: Path | None,
     json_: bool,
 ) -> None:
-    """Replay TRACE on the nodes of a cluster file, with the decisions that runs get for real.
+    """Replay TRACE on the nodes of a cluster file, with the scheduler of real runs.
 
     TRACE is a CSV table with submit_s and duration_s (and name, team, nodes, gpu, cpu, memory, priority and more),
-    a table of the Philly or Muri traces, or a file of Trainings that have a max_duration. With --from-cluster it is
-    what a cluster remembers of its own runs.
+    a table of the Philly or Muri traces, or a file of Trainings that have a max_duration. With --from-cluster it is a
+    cluster's own history.
     """
     from fairlead.cli.figures import as_data, in_all, pool_rows, team_rows
     from fairlead.cli.report import render

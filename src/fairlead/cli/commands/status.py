@@ -72,9 +72,10 @@ def status(
     watches: bool,
     json_: bool,
 ) -> None:
-    """List unfinished and recent runs, or say how NAME is and why.
+    """List unfinished and recent runs, or show the state of NAME with its reasons.
 
-    With --watch the listing is redrawn in place on a terminal; elsewhere each change is a line, with --json an object.
+    With --watch the listing is updated in place on a terminal; elsewhere each change is printed as a line, with --json
+    as an object.
     """
     if name is not None and (everything or limit is not None or selection != Selection()):
         raise click.UsageError(

@@ -27,17 +27,17 @@ SHOWN = ("best", "table", "plot")
 @click.command()
 @click.argument("what", type=click.Choice(SHOWN))
 @click.argument("name", type=RunName())
-@click.option("--parameter", help="With plot: draw this parameter against the objective instead of the history.")
+@click.option("--parameter", help="With plot: plot the objective over this parameter instead of over trials.")
 @click.option(
-    "--file", type=click.Path(path_type=Path), metavar="FILE", help="With plot: the SVG file; NAME.svg if not."
+    "--file", type=click.Path(path_type=Path), metavar="FILE", help="With plot: the SVG file; by default NAME.svg."
 )
 @json_option
 @cluster_options
 def sweep(target: Target, what: str, name: str, parameter: str | None, file: Path | None, json_: bool) -> None:
-    """Show of the sweep NAME WHAT: best, its best trial; table, all of them; plot, a picture and what mattered.
+    """Show WHAT of the sweep NAME: its best trial, a table of trials, or a plot with the importance of parameters.
 
-    Of several objectives `best` shows the trials that no other beats, and the picture has the first two objectives.
-    What mattered is the part of the variance of the objective's ranks that lies between values of a parameter.
+    With several objectives `best` lists the Pareto front, and the plot shows the first two objectives. The importance
+    of a parameter is the share of the variance of the objective's ranks between its values.
     """
     if what != "plot" and (parameter is not None or file is not None):
         raise click.UsageError("--parameter and --file are for `fairlead sweep plot`.")

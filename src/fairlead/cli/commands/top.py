@@ -16,14 +16,14 @@ from fairlead.text.quantities import describe_memory
 
 @click.command()
 @click.argument("name", required=False, type=RunName())
-@click.option("--watch", "-w", "watches", is_flag=True, help="The whole cluster, kept up to date, until q.")
+@click.option("--watch", "-w", "watches", is_flag=True, help="Show the whole cluster, updated until q.")
 @cluster_options
 @json_option
 def top(name: str | None, watches: bool, target: Target, json_: bool) -> None:
-    """Show what the pods of NAME, or of all runs, use of processors, memory and GPUs, and what they were given.
+    """Show the CPU, memory and GPU usage of the pods of NAME, or of all runs, beside their requests.
 
-    Unknown values are shown as `-`, with the reason. With --watch the terminal shows nodes with their GPUs, runs with
-    what they cost an hour and why they wait; up and down choose a run, Enter shows all of it.
+    Unknown values are shown as `-`, with the reason. With --watch the terminal shows nodes with
+    their GPUs, runs with their cost an hour, and why runs wait; Up and Down select a run, Enter shows its details.
     """
     if watches:
         _watch(target, name, json_=json_)

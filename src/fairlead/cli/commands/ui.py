@@ -19,15 +19,15 @@ NEEDED = ("aiohttp", "jinja2")
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), help=f"Port on 127.0.0.1; {PORT} by default, 0 for any.")
-@click.option("--sign-in", is_flag=True, help="Require a Kubernetes token; each reader sees what that token may read.")
+@click.option("--sign-in", is_flag=True, help="Require a Kubernetes token; users see what their token may read.")
 @click.option("--listen", metavar="HOST:PORT", help="Address for a page with --sign-in, such as 0.0.0.0:8080.")
 @json_option
 @cluster_options
 def ui(target: Target, port: int | None, sign_in: bool, listen: str | None, json_: bool) -> None:
-    """Serve a page that shows runs, the queue, the cluster, teams and costs, until Ctrl-C.
+    """Serve a web page with runs, queue, cluster, teams and costs until Ctrl-C.
 
-    It only reads, and answers on this machine only. --json prints its address and process once it answers. On
-    Kubernetes it shows what your own rights let you see, with the runs of one namespace.
+    The page is read-only, and reachable only from this machine. --json prints its address and process once it is ready.
+    On Kubernetes it shows what your permissions allow, with the runs of one namespace.
     """
     if listen is not None and port is not None:
         raise click.UsageError("--listen has a port of its own; leave --port out.")

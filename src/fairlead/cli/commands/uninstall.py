@@ -27,9 +27,9 @@ from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
 def uninstall(
     context: str | None, namespace: str | None, with_runs: bool, yes: bool, timeout: float, json_: bool
 ) -> None:
-    """Remove the operator, its rights, and the kinds of which there are no objects.
+    """Remove the operator, its roles, and the CRDs that have no objects.
 
-    Runs are not touched without --with-runs, and kinds with objects stay. What stays is listed.
+    Runs stay without --with-runs, and so do CRDs with objects. Everything that stays is listed.
     """
     from fairlead.cluster.kubernetes.api.client import Client
     from fairlead.cluster.kubernetes.api.config import find_access

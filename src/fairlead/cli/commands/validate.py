@@ -14,7 +14,7 @@ from fairlead.text.quantities import plural
 @click.option("--show", is_flag=True, help="Print the specs in the Kubernetes form.")
 @click.option("--json", "json_", is_flag=True, help="A JSON object: files, specs and problems.")
 def validate(files: tuple[str, ...], show: bool, json_: bool) -> int:
-    """Check FILES; a FILE of `-` is the standard input. Exit code 2 when anything is wrong."""
+    """Check FILES and report every problem; a FILE of `-` is standard input. Exit code 2 if there are problems."""
     from fairlead.specs.formats.rendering import render, to_yaml
 
     if show and json_:
