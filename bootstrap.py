@@ -17,7 +17,11 @@ VENV = ROOT / ".venv"
 BIN = VENV / "bin"
 PINS = ROOT / "requirements" / "dev.txt"
 STAMP = VENV / "fairlead-requirements.sha256"
-LOADED = ("click", "pathspec", "psutil", "pynvml.py", "rich", "urllib3", "yaml")
+LOADED = (
+    "aiohappyeyeballs", "aiohttp", "aiosignal", "attr", "click", "frozenlist", "idna", "jinja2", "markupsafe",
+    "multidict", "pathspec", "propcache", "psutil", "pynvml.py", "rich", "typing_extensions.py", "urllib3", "yaml",
+    "yarl",
+)  # fmt: skip
 """Packages that commands load."""
 
 

@@ -14,6 +14,8 @@ from click.testing import CliRunner
 
 from fairlead.cli.commands import ui as command
 from fairlead.cli.main import call
+from fairlead.cli.target import Target
+from fairlead.cluster.local.cluster import LocalCluster
 
 PATIENCE_S = 60.0
 
@@ -47,6 +49,14 @@ def test_a_port_that_is_taken_is_told(
         port = other.getsockname()[1]
         assert call(["ui", "--port", str(port)]) == 6
     assert f"Port {port} is taken. Give another with `--port`" in capsys.readouterr().err
+
+
+def test_readers_cache_little_of_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRLEAD_HOME", str(tmp_path))
+    cluster = Target().paged()
+    assert isinstance(cluster, LocalCluster)
+    assert cluster.store._db.execute("PRAGMA cache_size").fetchone() == (-256,)
+    cluster.close()
 
 
 def test_without_the_extra_it_says_how_to_install_it(

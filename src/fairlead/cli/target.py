@@ -85,7 +85,9 @@ class Target:
         from fairlead.control.opening import open_local
 
         if not self.is_kubernetes:
-            return open_local()
+            local = open_local()
+            local.store.limit_cache()
+            return local
         from fairlead.cluster.kubernetes.client.user_client import UserClient
 
         cluster = self.quietly()

@@ -37,6 +37,8 @@ def ui(target: Target, port: int | None, sign_in: bool, listen: str | None, json
             f"The page needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
             "`pip install 'fairlead[serve]'` installs what it needs."
         )
+    # aiohttp's lists of signals in Python: in C++ they would take a megabyte, the C++ library.
+    os.environ.setdefault("FROZENLIST_NO_EXTENSIONS", "1")
     # Here and not above: slow imports come after all checks.
     from fairlead.web.server import listen as listen_on
     from fairlead.web.server import serve
