@@ -17,8 +17,9 @@ from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.control.operator import Operator
 from fairlead.specs.formats.reading import parse
-from fairlead.state.snapshot import Phase
+from fairlead.state.snapshot import Phase, Progress
 from tests.kubernetes.operating import live_pods, operating
 from tests.kubernetes.test_faces import COMMAND, Desk, a_desk, phases
 from tests.kubernetes.test_kubectl import Kubectl
@@ -99,6 +100,49 @@ def test_a_sweep_that_cannot_be_read_says_so_and_its_spec_cannot_change(
         until(lambda: "InvalidSpec" in kubectl("describe", "sweep", "grid"))
         assert "stays as it is" in kubectl("apply", "-f", "-", given=text.replace("parallel: 2", "parallel: 3"))
         kubectl("delete", "sweep", "grid", "--timeout=60s")
+
+
+@pytest.mark.long
+def test_a_trial_pauses_at_a_rung_and_is_promoted_by_the_next_operator_as_by_this_one(
+    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str
+) -> None:
+    kubectl = Kubectl(plane, namespace)
+    more = "objective: loss\nprune: {after: 1, factor: 2}\n"
+    kubectl("apply", "-f", "-", given=a_sweep(namespace, run_s=600, more=more))
+
+    def trials(**wanted: str) -> bool:
+        """Whether trials have these phases and numbers of starts, and there are no others."""
+        found = {
+            each["metadata"]["name"]: each.get("status") or {} for each in objects(plane, "Training", namespace)
+        }  # fmt: skip
+        shown = {name.replace("-", "_"): f"{at.get('phase')} {at.get('attempt')}" for name, at in found.items()}
+        return shown == wanted
+
+    def report(operator: Operator, name: str, step: int, loss: float) -> None:
+        (uid,) = (run.uid for run in cluster.workloads() if run.spec.name == name)
+        told = Progress(step=step, loss=loss, checkpoint_step=step, updated_at=time.time())
+        operator.cluster.report(uid, told, time.time())
+        operator.view.wake()
+
+    with operating(access, namespace) as operator:
+        until(lambda: trials(grid_0="Running 0", grid_1="Running 0"))
+        report(operator, "grid-0", step=1, loss=5.0)
+        until(lambda: trials(grid_0="Stopped 0", grid_1="Running 0", grid_2="Running 0"))
+        assert "1 paused" in kubectl("get", "sweep", "grid")
+        report(operator, "grid-1", step=1, loss=6.0)
+        until(lambda: trials(grid_0="Running 1", grid_1="Stopped 0", grid_2="Running 0"))
+        until(lambda: "grid-0 goes on: its loss at step 1, 5, is among" in kubectl("describe", "sweep", "grid"))
+    with operating(access, namespace) as operator:
+        report(operator, "grid-0", step=2, loss=1.0)
+        until(lambda: trials(grid_0="Stopped 1", grid_1="Stopped 0", grid_2="Running 0", grid_3="Running 0"))
+        # No more trials are to come, so that the best at each rung goes on.
+        report(operator, "grid-2", step=1, loss=7.0)
+        until(lambda: trials(grid_0="Running 2", grid_1="Stopped 0", grid_2="Stopped 0", grid_3="Running 0"))
+        report(operator, "grid-3", step=1, loss=8.0)
+        until(lambda: trials(grid_0="Running 2", grid_1="Running 1", grid_2="Stopped 0", grid_3="Stopped 0"))
+        assert len(live_pods(cluster, namespace)) == 2
+        kubectl("delete", "sweep", "grid", "--timeout=60s")
+        until(lambda: live_pods(cluster, namespace) == [] and not cluster.workloads())
 
 
 @pytest.fixture

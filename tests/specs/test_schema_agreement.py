@@ -24,6 +24,7 @@ PARSERS_ALONE = (
     "`engine: kserve`",
     "`engine: knative`",
     "`engine: seldon`",
+    "`engine: katib`",
     "it is not said what it goes by",
     "it is for Fairlead's own scaling",
     "it is for the cluster's own autoscaler",
