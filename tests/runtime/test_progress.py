@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,26 @@ def step(to: Reporter, number: int, **given: Any) -> None:
     names = ("total", "loss", "epoch", "samples", "tokens")
     defaults: dict[str, Any] = {**dict.fromkeys(names), "metrics": {}}
     to.progress(number, **{**defaults, **given})
+
+
+@pytest.mark.parametrize(("write_s", "rest_s"), [(0.0001, 0.2), (0.003, 1.2), (0.5, 2.0)])
+def test_on_a_slow_disk_it_writes_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_s: float, rest_s: float
+) -> None:
+    clock, replace, written = Clock(), Path.replace, list[float]()
+
+    def slowly(self: Path, target: Path) -> Path:
+        written.append(clock.now)
+        clock.now += write_s
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", slowly)
+    report = reporter(tmp_path, clock)
+    for number in range(1000):
+        step(report, number)
+        clock.now += 0.01
+    pauses = [later - earlier for earlier, later in pairwise(written)]
+    assert min(pauses) == pytest.approx(rest_s, abs=0.011 + write_s)
 
 
 def test_report_holds_what_the_contract_names(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 from fairlead.runtime.series import SeriesFile
 
 WRITE_EVERY_S = 0.2
+# Where a write takes long, the next waits so long that writing takes no more than this share of the time.
+MOST_SHARE, MOST_REST_S = 0.0025, 2.0
 PRINT_EVERY_S = 1.0
 WINDOW_S = 15.0
 MOST_UNTOLD = 100
@@ -178,11 +180,11 @@ class Reporter:
                 print(sentence(self._report(now)), file=sys.stderr, flush=True)
             self._unwritten = False
             return
-        self._next = now + WRITE_EVERY_S
         self._unwritten = False
         path = self._directory / f"rank-{self._rank}.json"
         temporary = self._directory / f".rank-{self._rank}.json.{os.getpid()}"
-        said = self._report(now)
+        said = self._report(now)  # which may wait for a GPU
+        began = self._clock()
         report = json.dumps(said).encode()
         if said.get("step") is not None and said["step"] != self._told_step:
             loss = {} if said["loss"] is None else {"loss": said["loss"]}
@@ -196,6 +198,8 @@ class Reporter:
             self._complain(error)
             self._overwrite(path, temporary, report)
         self._tell()
+        rest_s = min(MOST_REST_S, (self._clock() - began) / MOST_SHARE)
+        self._next = now + max(WRITE_EVERY_S, rest_s)
 
     def _overwrite(self, path: Path, temporary: Path, report: bytes) -> None:
         """Overwrite the last report in place, which needs no space on most disks; readers retry a half-written one."""
