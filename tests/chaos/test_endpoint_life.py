@@ -10,7 +10,9 @@ import math
 import os
 import random
 import signal
+import socket
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -55,6 +57,8 @@ class Server(BaseHTTPRequestHandler):
 ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Server).serve_forever()
 """
 RATE, NUM_CLIENTS, PATIENCE_S = 100.0, 16, 60.0
+BESIDE_RATE, NUM_BESIDE, NUM_BESIDE_CLIENTS = 25.0, 2_000, 4
+"""Of the requests to a server of its own that nothing befalls: they show by how much the machine itself delays."""
 AFTER_S = 1.0
 """For so long after a kill a request counts as one that the kill may have delayed."""
 
@@ -71,7 +75,8 @@ class Answered:
 class Load:
     """Clients that ask at a steady rate together, each on a connection that it keeps as long as it lasts."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, rate: float = RATE, num_clients: int = NUM_CLIENTS) -> None:
+        self.rate, self.num_clients = rate, num_clients
         host, _, self.path = url.removeprefix("http://").partition("/")
         self.host = host
         self.lock = threading.Lock()
@@ -93,11 +98,11 @@ class Load:
                         break
                     number = self.asked
                     self.asked += 1
-                time.sleep(max(0.0, began + (number - first) / RATE - time.monotonic()))
+                time.sleep(max(0.0, began + (number - first) / self.rate - time.monotonic()))
                 connection = self._ask(connection, number)
             connection.close()
 
-        clients = [threading.Thread(target=client) for _ in range(NUM_CLIENTS)]
+        clients = [threading.Thread(target=client) for _ in range(self.num_clients)]
         for each in clients:
             each.start()
         try:
@@ -220,7 +225,9 @@ def p99_of(asked: list[Answered]) -> float:
     return statistics.quantiles([each.added_ms for each in asked], n=100)[98] if len(asked) > 1 else math.nan
 
 
-def tell_added(asked: list[Answered], routes: Routes, killer: Killer, straight_ms: float) -> None:
+def tell_added(
+    asked: list[Answered], routes: Routes, killer: Killer, straight_ms: float, beside: list[Answered]
+) -> None:
     """Print how long requests took beside the server's own time, outside of cold starts, and what delayed them."""
     warm = [each for each in asked if not routes.was_cold(each)]
     after: dict[str, list[Answered]] = {"gateway": [], "replica": [], "supervisor": [], "none of them": []}
@@ -231,10 +238,34 @@ def tell_added(asked: list[Answered], routes: Routes, killer: Killer, straight_m
     told = ", ".join(f"{what} {p99_of(found):.1f} ms of {len(found)}" for what, found in after.items())
     print(
         f"added p99 while kills go on, outside of cold starts: {p99_of(warm):.1f} ms of {len(warm)} of {len(asked)} "
-        f"requests (straight to a replica, without kills: {straight_ms:.1f} ms); within {AFTER_S:g} s of a kill of a: "
-        f"{told}",
+        f"requests (straight to a replica, without kills: {straight_ms:.1f} ms; to a server that nothing befalls, at "
+        f"the same time: {p99_of(beside):.1f} ms of {len(beside)}); within {AFTER_S:g} s of a kill of a: {told}",
         file=sys.stderr,
     )
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Iterator[Load]:
+    """Requests to a server that is no endpoint's, which begin when the thread of their clients does."""
+    script = tmp_path / "beside.py"
+    script.write_text(SERVER)
+    port = free_port()
+    server = subprocess.Popen([sys.executable, script], env={**os.environ, "PORT": str(port), "TAKES_S": "0.005"})
+    until(lambda: listens(port))
+    yield Load(f"http://127.0.0.1:{port}/", rate=BESIDE_RATE, num_clients=NUM_BESIDE_CLIENTS)
+    server.kill()
+    server.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
@@ -257,7 +288,9 @@ def given(takes_s: float) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_ten_thousand_requests_through_all_that_befalls_an_endpoint_are_each_answered_once(desk: Desk) -> None:
+def test_ten_thousand_requests_through_all_that_befalls_an_endpoint_are_each_answered_once(
+    desk: Desk, beside: Load
+) -> None:
     serving = desk.serve(**given(0.005))
     until(lambda: desk.num_ready(serving) >= 1 and (desk.cluster.home.serving / "demand.json").exists())
     url = gateway_url(desk.cluster.home)
@@ -275,6 +308,8 @@ def test_ten_thousand_requests_through_all_that_befalls_an_endpoint_are_each_ans
     load.answered.clear()
     assert direct.wrong == []
     until(lambda: not desk.cluster.children(serving.uid), timeout_s=90.0)
+    asking_beside = threading.Thread(target=beside.run, args=(NUM_BESIDE,))
+    asking_beside.start()
     with Routes(desk) as routes, Killer(desk, serving, 17) as killer:
         load.run(2_500)
 
@@ -287,7 +322,9 @@ def test_ten_thousand_requests_through_all_that_befalls_an_endpoint_are_each_ans
         change(0.7)
         load.run(3_000, lambda: any(each.failed for each in detail_of(desk.now(serving)).revisions))
         load.run(max(500, 10_000 - load.asked))
-    tell_added(load.answered, routes, killer, straight_ms)
+    asking_beside.join()
+    assert beside.wrong == []
+    tell_added(load.answered, routes, killer, straight_ms, beside.answered)
     print(f"killed: {killer.killed}; asked again by clients: {load.num_again}", file=sys.stderr)
     assert load.wrong == []
     assert load.asked >= 10_000
