@@ -39,6 +39,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 PUBLISH_S, WOKEN_S = 1.0, 0.1
 """Minimum seconds between writes of demand; and the same while requests wait for a replica."""
 BACKLOG = 4096
+REFUSE_S = 0.25
+"""Seconds after SIGTERM in which connections that the kernel has completed are still accepted."""
 
 Object = dict[str, Any]
 
@@ -222,10 +224,23 @@ class Gateways:
             time.sleep(pause_s)
 
     def end(self) -> None:
-        """Terminate the running process, which finishes the requests in flight."""
+        """Terminate the running process, which finishes the requests in flight.
+
+        Soon after, connections are refused by all holders of the listening socket, this process and haproxy included:
+        otherwise they would wait in its backlog until those requests have ended.
+        """
+        if self._ends:
+            return
         self._ends = True
         if self._process is not None:
             self._process.terminate()
+        refusing = threading.Timer(REFUSE_S, self._refuse)
+        refusing.daemon = True
+        refusing.start()
+
+    def _refuse(self) -> None:
+        with suppress(OSError):  # closed or refusing already
+            self._listening.shutdown(socket.SHUT_RD)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         door = self._listening.fileno()
