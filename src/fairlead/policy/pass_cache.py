@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, compress, islice, pairwise, repeat
+from itertools import chain, compress, groupby, islice, pairwise, repeat
 from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +23,7 @@ from fairlead.policy.disruption.node_reclaims import leaving
 from fairlead.policy.kinds import checkpoint_health
 from fairlead.policy.next_decision import depends_on_time
 from fairlead.policy.placement.free_capacity import rooms
-from fairlead.policy.placement.placement import FreeCapacity
+from fairlead.policy.placement.placement import MOST_HOLDERS, FreeCapacity
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import TaskMix, settled_size
 from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity
@@ -57,6 +57,7 @@ class _Part:
     """The contribution of a run to the sums over all runs that hold something."""
 
     team: str
+    name: str
     amounts: Amounts
     is_scavenger: bool
     priority: int
@@ -96,6 +97,8 @@ class PassCache:
         # Runs with a part, in the order of the snapshot, and their uids; None until computed.
         self._held: list[Workload] | None = None
         self._held_uids: list[str] = []
+        # Names of runs with a part, in alphabetical order; one for each run.
+        self._names: list[str] = []
         # Whether the snapshot is in the order of uids, so that a place in it follows from the uid.
         self._is_by_uid = False
         self._sums = Ledger({}, Capacity(), {}, {})
@@ -193,12 +196,14 @@ class PassCache:
     def holder_facts(self, holders: Sequence[Workload]) -> HolderFacts:
         """Return facts about the runs that ``holders`` returned."""
         least, leaving = dict[str, int](), list(self._leaving)
+        names = list(islice((name for name, _ in groupby(self._names)), MOST_HOLDERS))
         for team, priority in self._priorities:
             least[team] = min(least.get(team, priority), priority)
         if len(holders) != len(self._parts):
             # Runs with reserved places that no longer hold anything.
             for run in holders:
                 if run.uid not in self._parts:
+                    names.append(run.spec.name)
                     team = "" if is_scavenger(run.spec) else run.spec.team
                     least[team] = min(least.get(team, run.spec.priority), run.spec.priority)
                     if makes_room(run, Code.PREEMPTED, Code.RESIZED):
@@ -208,6 +213,8 @@ class PassCache:
             least=least,
             leaving=tuple(leaving),
             may_resume=bool(self._may_resume),
+            first_names=tuple(names),
+            runs=self.runs,
         )
 
     def timeline(self, durations: Durations, now: float) -> Timeline:
@@ -304,13 +311,18 @@ class PassCache:
         before, after = self._parts.pop(uid, None), None
         if run is not None and run.spec.engine is None and any(not pod.phase.is_final for pod in pods):
             gang = run.gang
-            after = _Part(gang.team, asked(gang, self._sums.whole), is_scavenger(gang), gang.priority)
+            after = _Part(gang.team, gang.name, asked(gang, self._sums.whole), is_scavenger(gang), gang.priority)
             self._parts[uid] = after
         if before == after:
             return
         for part, times in ((before, -1), (after, 1)):
             if part is None:
                 continue
+            place = bisect_left(self._names, part.name)
+            if times == 1:
+                self._names.insert(place, part.name)
+            else:
+                del self._names[place]
             asks = "" if part.is_scavenger else part.team, part.priority
             self._priorities[asks] += times
             if not self._priorities[asks]:

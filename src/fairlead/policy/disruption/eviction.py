@@ -39,12 +39,16 @@ class HolderFacts:
         least: As in ``EvictionPass``.
         leaving: As in ``EvictionPass``, in any order.
         may_resume: Whether any of them has saved a checkpoint.
+        first_names: Their names that come first in the alphabet, as many as a reason gives.
+        runs: They, and other runs, by uid.
     """
 
     number: int
     least: Mapping[str, int]
     leaving: tuple[str, ...]
     may_resume: bool
+    first_names: tuple[str, ...]
+    runs: Mapping[str, Workload]
 
 
 @dataclass(slots=True, kw_only=True)

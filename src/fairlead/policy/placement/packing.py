@@ -166,7 +166,9 @@ class Packing:
             return math.inf
         each = sum(n * shape.cpu_milli for shape, n in counts if shape.num_gpus) / devices
         others = sum(n * shape.cpu_milli for shape, n in counts if not shape.num_gpus) / devices
-        filled = self._devices_of(fleet, np.arange(len(fleet)))[:, 0]
+        worth: Floats = self._worth[:, :, 0][fleet.kind, np.maximum(0, fleet.gpu_milli) // STEP_MILLI]
+        # Added device by device, as for all prices: a sum along the rows would be rounded otherwise.
+        filled = np.ascontiguousarray(worth.T).sum(axis=0)
         over = np.maximum(0, fleet.cpu_milli / 1000 - each * filled).sum()
         lacking = others - SURPLUS_USABLE * float(over) / max(1.0, float(filled.sum()))
         return max(each + max(0.0, lacking), 1e-3)
@@ -223,11 +225,8 @@ class Packing:
 
     def _devices(self, nodes: Ints) -> Floats:
         """Return the value of all devices of each node at each price (B, prices)."""
-        return self._devices_of(self._fleet, nodes)
-
-    def _devices_of(self, fleet: Fleet, nodes: Ints) -> Floats:
-        free = np.maximum(0, fleet.gpu_milli[nodes])
-        worth: Floats = self._worth[fleet.kind[nodes], free // STEP_MILLI].sum(axis=1)
+        free = np.maximum(0, self._fleet.gpu_milli[nodes])
+        worth: Floats = self._worth[self._fleet.kind[nodes], free // STEP_MILLI].sum(axis=1)
         return worth
 
     def _value(self, nodes: Ints, cpu_milli: int, devices: Floats) -> Floats:

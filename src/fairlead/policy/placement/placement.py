@@ -16,6 +16,9 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Gpu, Grant, Node
 from fairlead.text.quantities import describe_cpu, describe_gpu, describe_memory, describe_need, describe_ways, plural
 
+MOST_HOLDERS = 5
+"""How many holders of what is not free a reason names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -191,7 +194,7 @@ def why_waiting(spec: GangSpec, free: Free, holders: Iterable[str]) -> Reason:
         else _say_free(room, spec)
         for room in free.freest(shape, 3)
     )
-    names = heapq.nsmallest(5, set(holders))
+    names = heapq.nsmallest(MOST_HOLDERS, set(holders))
     held = ", ".join(names) or "nothing of ours"
     first = names[0] if names else None
     return Reason(

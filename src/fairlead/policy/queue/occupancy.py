@@ -24,6 +24,8 @@ Part = tuple[str, Grant]
 EARLY_S = 1.0
 # More than the number of shapes in a queue at a time.
 MOST_TOLD = 256
+# Outdated entries of the heap are removed once there are more entries than this and most of them are outdated.
+LEAST_TIMES = 64
 # Sorts after every uid.
 _LAST = "\U0010ffff"
 
@@ -79,15 +81,17 @@ class Occupancy:
         while self._same_until and self._same_until[0][0] - EARLY_S <= now:
             at, uid = heapq.heappop(self._same_until)
             if self._until.get(uid) == at:
+                del self._until[uid]
                 stale.add(uid)
         if self._durations is not durations:
-            before = self._durations
+            before, self._durations = self._durations, durations
             for kind, uids in self._of_kind.items():
                 if before is None or before.took(kind) is not durations.took(kind):
-                    stale |= uids
-            self._durations = durations
+                    for uid in uids - stale:
+                        self._end(uid, runs[uid], pods.get(uid, ()), durations, now)
         for uid in stale:
             self._hold(uid, [pod for pod in pods.get(uid, ()) if not pod.phase.is_final and pod.node in self.rooms])
+            self._note_kind(uid, runs[uid] if uid in holders else None)
             self._end(uid, runs[uid] if uid in holders else None, pods.get(uid, ()), durations, now)
         stale.clear()
 
@@ -129,27 +133,45 @@ class Occupancy:
         for _, stale in self._told.values():
             stale.add(node)
 
+    def _note_kind(self, uid: str, run: Workload | None) -> None:
+        """Record the kind of a run that holds something, or that it holds nothing any more."""
+        kind = None if run is None or uid not in self.holdings else kind_of(run.spec)
+        before = self._kind.get(uid)
+        if kind == before:
+            return
+        if before is not None:
+            self._of_kind[before].discard(uid)
+            del self._kind[uid]
+        if kind is not None:
+            self._kind[uid] = kind
+            self._of_kind[kind].add(uid)
+
     def _end(self, uid: str, run: Workload | None, pods: Sequence[Pod], durations: Durations, now: float) -> None:
-        if uid in self._kind:
-            self._of_kind[self._kind.pop(uid)].discard(uid)
-        self._until.pop(uid, None)
         held = self.holdings.get(uid)
+        if held is None or run is None:
+            self._until.pop(uid, None)
         if held is None:
             return
         until = math.inf
         if run is not None:
             until = durations.ends_at(run, pods, now)
-            kind = self._kind[uid] = kind_of(run.spec)
-            self._of_kind[kind].add(uid)
-            same_until = durations.same_until(run, pods, now)
-            if same_until < math.inf:
-                self._until[uid] = same_until
-                heapq.heappush(self._same_until, (same_until, uid))
+            self._look_again_at(uid, durations.same_until(run, pods, now))
         if until != held.until:
             self._forget_end(uid, held.until)
             self.holdings[uid] = Holding(held.parts, until)
             if until < math.inf:
                 insort(self._ends, (until, uid))
+
+    def _look_again_at(self, uid: str, at: float) -> None:
+        """Have the end of a run recomputed at a time; an end that is known already costs no entry of the heap."""
+        if at == math.inf:
+            self._until.pop(uid, None)
+        elif self._until.get(uid) != at:
+            self._until[uid] = at
+            heapq.heappush(self._same_until, (at, uid))
+            if len(self._same_until) > max(LEAST_TIMES, 2 * len(self._until)):
+                self._same_until = [(at, each) for each, at in self._until.items()]
+                heapq.heapify(self._same_until)
 
     def _forget_end(self, uid: str, until: float) -> None:
         if until < math.inf:

@@ -21,25 +21,29 @@ from fairlead.text.quantities import describe_cpu, describe_memory, describe_nee
 MOST_NAMES = 5
 
 
-def needs(workload: Workload, timeline: Timeline, holders: Iterable[Workload]) -> Reason:
-    """Return the need of the run, what is free, and the holders of the rest."""
-    reason = why_waiting(workload.spec, timeline, (each.spec.name for each in holders))
+def needs(workload: Workload, timeline: Timeline, holders: Iterable[str]) -> Reason:
+    """Return the need of the run, what is free, and the holders of the rest, given by name."""
+    reason = why_waiting(workload.spec, timeline, holders)
     such = _such_devices(workload, timeline)
     return _told(reason if such is None else replace(reason, message=f"{reason.message}; {such}"), workload)
 
 
 def promised(
+    reason: Reason,
     workload: Workload,
-    timeline: Timeline,
-    holders: Sequence[Workload],
     claim: Claim,
+    last: Workload | None,
+    holders: Sequence[Workload],
     chosen: Sequence[Victim],
     *,
     is_owed: bool,
 ) -> Reason:
-    """Return the reason as ``needs`` does, with the promised start and its condition."""
-    reason = needs(workload, timeline, holders)
-    outlook = _makes_room(workload, chosen, is_owed=is_owed) if chosen else _starts(claim, holders)
+    """Return the reason that ``needs`` gave, with the promised start and its condition.
+
+    Args:
+        last: The holder whose end the promise waits for; None if it waits for none.
+    """
+    outlook = _makes_room(workload, chosen, is_owed=is_owed) if chosen else _starts(claim, last, holders)
     return replace(reason, message=f"{reason.message}; {outlook}")
 
 
@@ -204,10 +208,8 @@ def restarts_for(wanting: Workload) -> str:
     return f"makes room for {wanting.spec.name}, which needs it in one piece; goes on from its checkpoint elsewhere"
 
 
-def _starts(claim: Claim, holders: Iterable[Workload]) -> str:
+def _starts(claim: Claim, last: Workload | None, holders: Iterable[Workload]) -> str:
     """Return when a run can start without stopping any other."""
-    holders = tuple(holders)
-    last = next((each for each in holders if each.uid == claim.after), None)
     if claim.start == math.inf:
         return _unknown(holders)
     if last is None:

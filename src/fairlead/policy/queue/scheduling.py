@@ -543,7 +543,7 @@ class SchedulingPass:
     def _keep_asking(self, workload: Workload) -> list[Change]:
         """Request nodes, without which the run never starts; until then, later runs do not take them one by one."""
         first = self.first or workload
-        reason = explaining.needs(workload, self.timeline, self.holders)
+        reason = self._needs(workload)
         changes = self._wait(workload, reason, fits_here=False)
         if self.growing.is_asked_for(workload):
             self.first, self.is_asking = first, True
@@ -600,10 +600,10 @@ class SchedulingPass:
             self.promised.add(workload.uid)
         self._promise(claim)
         if moves:
-            reason = explaining.needs(workload, timeline, self.holders)
+            reason = self._needs(workload)
             reason = replace(reason, message=f"{reason.message}; {describe_makes_room(moves)}")
             return [*self._wait(workload, reason), *(move_away(each, workload, self.pods, now) for each in moves)]
-        reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=is_owed)
+        reason = self._promised(workload, claim, chosen, is_owed=is_owed)
         return [*self._wait(workload, reason), *(making.stop(victim, workload, is_owed=is_owed) for victim in chosen)]
 
     def _keep_selecting(self, workload: Workload, selected: Selected, end: float) -> list[Change]:
@@ -617,7 +617,7 @@ class SchedulingPass:
         soon = now + max((each.spec.grace_s for each in self.snapshot.workloads), default=0.0) + 1.0
         chosen = making.outside(workload, selected.giving_way, self.holders, self._there, timeline, soon)
         if self._changes_choice(chosen) and not self._all_come_by(workload, chosen):
-            return self._wait(workload, explaining.needs(workload, timeline, self.holders))
+            return self._wait(workload, self._needs(workload))
         for victim in chosen:
             making.stopped.add(victim.workload.uid)
             timeline.end_by(victim.workload.uid, now + victim.workload.spec.grace_s + 1.0)
@@ -629,7 +629,7 @@ class SchedulingPass:
                 soon=soon, starts_at=claim.start,
             )  # fmt: skip
             if not again or not self._all_come_by(workload, (*chosen, *again)):
-                return self._wait(workload, explaining.needs(workload, timeline, self.holders))
+                return self._wait(workload, self._needs(workload))
             for victim in (*chosen, *again):
                 making.stopped.add(victim.workload.uid)
                 timeline.end_by(victim.workload.uid, now + victim.workload.spec.grace_s + 1.0)
@@ -637,17 +637,33 @@ class SchedulingPass:
             claim = timeline.earliest(shape, count, end - now)
         self.promised.add(workload.uid)
         self._promise(claim)
-        reason = explaining.promised(workload, timeline, self.holders, claim, (*chosen, *again), is_owed=False)
+        reason = self._promised(workload, claim, (*chosen, *again), is_owed=False)
         return [
             *self._wait(workload, reason),
             *(making.stop(victim, workload, is_owed=False) for victim in chosen),
             *(making.restart(victim, workload) for victim in again),
         ]
 
+    def _needs(self, workload: Workload) -> Reason:
+        """Return what the run needs, and the holders of what is not free."""
+        known = self.making.known
+        more = (each.spec.name for each in (self.holders if known is None else self.holders[known.number :]))
+        return explaining.needs(workload, self.timeline, more if known is None else (*known.first_names, *more))
+
+    def _promised(self, workload: Workload, claim: Claim, chosen: Sequence[Victim], *, is_owed: bool) -> Reason:
+        """Return the same, with the promised start."""
+        known, uid = self.making.known, claim.after
+        more = self.holders if known is None else self.holders[known.number :]
+        last = next((each for each in more if each.uid == uid), None)
+        if last is None and known is not None and uid is not None:
+            last = known.runs.get(uid)
+        needed = self._needs(workload)
+        return explaining.promised(needed, workload, claim, last, self.holders, chosen, is_owed=is_owed)
+
     def _turn(self, workload: Workload) -> Reason:
         """Return the reason for a run without a promise and for which no run is stopped."""
         if self.first is None or workload.uid == self.first.uid:
-            return explaining.needs(workload, self.timeline, self.holders)
+            return self._needs(workload)
         return explaining.behind(workload)
 
     def _comes_by(self, workload: Workload, victims: Sequence[Victim]) -> bool:
