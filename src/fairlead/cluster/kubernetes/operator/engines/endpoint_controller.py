@@ -5,7 +5,6 @@ wanted content follows from the endpoint's own status. An operator that takes ov
 """
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from functools import partial
@@ -18,6 +17,7 @@ from fairlead.cluster.kubernetes.engines.endpoint_port import GIVEN, EndpointDri
 from fairlead.cluster.kubernetes.engines.port import Object
 from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of, missing
 from fairlead.cluster.kubernetes.operator.engines.engine_controller import device_of, models_of
+from fairlead.cluster.kubernetes.operator.engines.engine_problems import EngineProblems
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
@@ -28,10 +28,6 @@ from fairlead.specs.serving import Serving
 from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
 
-# How long to wait before retrying what the API server refused.
-PAUSE_S = 10.0
-# How often pods are read for why an endpoint is not ready, as engines report little of that.
-ASK_EVERY_S = 10.0
 # The parts of an object that are kept.
 KEPT = ("apiVersion", "kind", "status")
 
@@ -80,9 +76,7 @@ class EndpointController:
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._caches: dict[EndpointEngine, _Caches] = {}
-        self._refused: dict[str, tuple[str, str, float]] = {}
-        self._said: dict[str, tuple[str, str]] = {}
-        self._asked: dict[str, float] = {}
+        self._problems = EngineProblems()
         self._wanted: dict[str, Workload[Serving]] = {}
         self._is_behind = False
 
@@ -112,16 +106,15 @@ class EndpointController:
             # Until the objects are listed it may exist.
             return EngineEndpoint(kind=kind, is_there=problem is None, message=problem or "")
         there = caches.of(endpoint.uid)
-        with self._lock:
-            refused = self._refused.get(endpoint.uid)
-            of, said = self._said.get(endpoint.uid, ("", ""))
+        refusal = self._problems.refusal(endpoint.uid)
         if there is None:
-            return EngineEndpoint(kind=kind, message="" if refused is None else refused[1])
+            return EngineEndpoint(kind=kind, message="" if refusal is None else refusal.problem)
         made = [each.content for each in caches.made.all() if each.endpoint_uid == endpoint.uid]
         told = caches.driver.observe(there.content, made)
-        if refused is not None and refused[0] != _given(there):
-            return replace(told, ready=False, message=refused[1])
-        return told if told.ready or not said or of != _target(endpoint) else replace(told, message=said)
+        if refusal is not None and refusal.content != _given(there):
+            return replace(told, ready=False, message=refusal.problem)
+        finding = self._problems.finding(endpoint.uid, _target(endpoint))
+        return told if told.ready or not finding else replace(told, message=finding)
 
     def act(self, agent: Agent, seen: Snapshot) -> None:
         """Queue the work that follows from a snapshot."""
@@ -129,9 +122,7 @@ class EndpointController:
         wanted = {each.uid: each for each in _endpoints(seen)}
         with self._lock:
             self._wanted = wanted
-            self._refused = {uid: each for uid, each in self._refused.items() if uid in wanted}
-            self._said = {uid: each for uid, each in self._said.items() if uid in wanted}
-            self._asked = {uid: each for uid, each in self._asked.items() if uid in wanted}
+        self._problems.keep(wanted.keys())
         for uid, endpoint in wanted.items():
             assert endpoint.spec.engine is not None
             caches = self._watch(endpoint.spec.engine)
@@ -147,22 +138,18 @@ class EndpointController:
             content = self._content(endpoint)
             if content is None:
                 continue
-            refused = self._refused.get(uid)
             given = content["metadata"]["annotations"][GIVEN]
-            is_waiting = refused is not None and refused[0] == given and time.monotonic() < refused[2]
             if there is None or (_given(there) != given and not there.is_leaving):
                 is_behind = True
-                if not is_waiting:
+                if not self._problems.is_paused(uid, given):
                     agent.submit(uid, f"give {name}", partial(self._write, uid))
             elif there.is_leaving:
                 is_behind = True
             elif self._look(endpoint, caches).ready:
-                with self._lock:
-                    self._said.pop(uid, None)
+                self._problems.clear(uid)
             else:
                 is_behind = True
-                if time.monotonic() - self._asked.get(uid, 0.0) >= ASK_EVERY_S:
-                    self._asked[uid] = time.monotonic()
+                if self._problems.is_due(uid):
                     agent.submit(uid, f"ask why {name} is not ready", partial(self._ask, endpoint))
         self._is_behind = is_behind
 
@@ -199,10 +186,7 @@ class EndpointController:
             if phase is None:
                 raise
             answer = None
-        with self._lock:
-            self._refused.pop(uid, None)
-            if problem is not None:
-                self._refused[uid] = (given, problem, time.monotonic() + PAUSE_S)
+        self._problems.answered(uid, problem, given)
         if answer is not None:
             caches.objects.put(answer)
         self._view.wake()
@@ -243,13 +227,10 @@ class EndpointController:
         query, target = {"labelSelector": f"{names.ENDPOINT_UID}={endpoint.uid}"}, _target(endpoint)
         pods = self._client.items(f"/api/v1/namespaces/{endpoint.spec.team}/pods", query)
         pods_of_target = [each for each in pods if each["metadata"]["labels"].get(names.REVISION, target) == target]
-        said = target, ""
+        found = ""
         for pod in sorted(pods_of_target, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
-            said = target, trouble_of(pod) or said[1]
-        with self._lock:
-            before = self._said.get(endpoint.uid, (target, ""))
-            self._said[endpoint.uid] = said
-        if said != before:
+            found = trouble_of(pod) or found
+        if self._problems.find(endpoint.uid, found, target):
             self._view.wake()
 
     def _watch(self, engine: EndpointEngine) -> _Caches:

@@ -4,7 +4,6 @@ Level-triggered and without memory: an Experiment's name follows from its sweep 
 a run follows from the sweep's status, and how those ended from the runs.
 """
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,6 +15,7 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.engines import katib
 from fairlead.cluster.kubernetes.engines.katib import KatibTrial
 from fairlead.cluster.kubernetes.engines.table import missing
+from fairlead.cluster.kubernetes.operator.engines.engine_problems import EngineProblems
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
@@ -27,11 +27,6 @@ from fairlead.specs.sweep import Sweep
 from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.state.engine_searches import EngineSearch
 from fairlead.state.snapshot import AnyWorkload, Phase, Snapshot, Workload
-
-# How long nothing is tried again that the API server refused.
-PAUSE_S = 10.0
-# How often Deployments are asked why nothing was proposed, as an Experiment says nothing of that.
-ASK_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +103,8 @@ class SearchController:
         self._view = view
         self._may_act = may_act
         self._idle_s = idle_s
-        self._lock = threading.Lock()
         self._caches: _Caches | None = None
-        self._refused: dict[str, tuple[str, float]] = {}
-        self._said: dict[str, str] = {}
-        self._asked: dict[str, float] = {}
+        self._problems = EngineProblems()
         self._is_behind = False
 
     @property
@@ -133,28 +125,23 @@ class SearchController:
     def _look(self, sweep: Workload[Sweep], caches: _Caches) -> EngineSearch:
         if not caches.is_synced:
             return EngineSearch(message=self._problem(caches))
-        with self._lock:
-            refused, said = self._refused.get(sweep.uid), self._said.get(sweep.uid, "")
+        refusal = self._problems.refusal(sweep.uid)
         there = caches.experiment(sweep)
         if there is None:
-            return EngineSearch(message="" if refused is None else refused[0])
+            return EngineSearch(message="" if refusal is None else refusal.problem)
         own = (each.trial for each in caches.trials_of(sweep.uid) if each.experiment == there.name)
         found = katib.observe(there.content, own)
         return EngineSearch(
             proposals=found.proposals,
             is_over=found.is_over,
             has_failed=found.has_failed,
-            message=found.message or said,
+            message=found.message or self._problems.finding(sweep.uid),
         )
 
     def act(self, agent: Agent, seen: Snapshot) -> None:
         """Give out what is to be done by a snapshot, and for sweeps that are over, which it does not show."""
         is_behind, sweeps = False, self._all_sweeps()
-        uids = {each.uid for each in sweeps}
-        with self._lock:
-            self._refused = {uid: each for uid, each in self._refused.items() if uid in uids}
-            self._said = {uid: each for uid, each in self._said.items() if uid in uids}
-            self._asked = {uid: each for uid, each in self._asked.items() if uid in uids}
+        self._problems.keep({each.uid for each in sweeps})
         for sweep in sweeps:
             caches = self._watch()
             if not caches.is_synced:
@@ -189,9 +176,7 @@ class SearchController:
         }
 
     def _give(self, agent: Agent, sweep: Workload[Sweep]) -> None:
-        with self._lock:
-            refused = self._refused.get(sweep.uid)
-        if refused is None or time.monotonic() >= refused[1]:
+        if not self._problems.is_paused(sweep.uid):
             what = f"create experiment {sweep.spec.team}/{katib.experiment_name(sweep)}"
             agent.submit(sweep.uid, what, partial(self._create, sweep))
 
@@ -215,10 +200,7 @@ class SearchController:
                 phase, problem = refusals.explain(error, sweep.spec.team, kind=katib.KIND)
                 if phase is None:
                     raise
-        with self._lock:
-            self._refused.pop(sweep.uid, None)
-            if problem is not None:
-                self._refused[sweep.uid] = (problem, time.monotonic() + PAUSE_S)
+        self._problems.answered(sweep.uid, problem)
         self._view.wake()
 
     def _tell_ends(
@@ -294,11 +276,9 @@ class SearchController:
     def _ask_why(self, agent: Agent, sweep: Workload[Sweep], there: _Experiment, caches: _Caches) -> bool:
         """Ask why nothing is proposed while no trial runs; return whether to come again."""
         if caches.num_trials(there):
-            with self._lock:
-                self._said.pop(sweep.uid, None)
+            self._problems.clear(sweep.uid)
             return False
-        if time.monotonic() - self._asked.get(sweep.uid, 0.0) >= ASK_EVERY_S:
-            self._asked[sweep.uid] = time.monotonic()
+        if self._problems.is_due(sweep.uid):
             agent.submit(sweep.uid, f"ask why {there.key} proposes nothing", partial(self._ask, sweep, there.name))
         return True
 
@@ -306,12 +286,10 @@ class SearchController:
         """Take what the Deployment of the engine's algorithm says of itself."""
         query = {"labelSelector": f"{names.SWEEP_UID}={sweep.uid}"}
         found = self._client.items(f"/apis/apps/v1/namespaces/{sweep.spec.team}/deployments", query)
-        said = ""
+        problem = ""
         for each in found:
-            said = trouble_of(each) or said
-        with self._lock:
-            before, self._said[sweep.uid] = self._said.get(sweep.uid, ""), said
-        if before != said:
+            problem = trouble_of(each) or problem
+        if self._problems.find(sweep.uid, problem):
             self._view.wake()
 
     def _watch(self) -> _Caches:
