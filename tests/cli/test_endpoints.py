@@ -8,6 +8,7 @@ import pytest
 
 from fairlead.cli import endpoints
 from tests.cli.conftest import Call
+from tests.waiting import until
 
 SPEC = """kind: Serving
 name: broken
@@ -91,6 +92,9 @@ def test_plan_tells_what_run_makes_of_an_endpoint_whose_code_or_keys_were_edited
     assert same.out.endswith("`fairlead run` would change nothing\n")
     assert call("plan", "--diff", "hello.yaml").code == 0
 
+    # The supervisor records the replica's packages after its start.
+    until(lambda: _packages(desk / "home"), "record of the replica's packages")
+
     # The code alone: what differs, and how it takes over.
     (code / "server.py").write_text(f"{SERVER}# edited\n")
     (code / "more.py").write_text("")
@@ -141,6 +145,12 @@ def test_plan_tells_what_run_makes_of_an_endpoint_whose_code_or_keys_were_edited
     over = call("plan", "hello.yaml")
     assert over.code == 1
     assert "\nhello: it would start at once" in over.out
+
+
+def _packages(home: Path) -> list[str]:
+    """Return the digests of the package lists that were recorded of attempts."""
+    records = [json.loads(path.read_text()) for path in (home / "runs").glob("*/ran.json")]
+    return [each["python"] for record in records for each in record["attempts"].values() if each["python"]]
 
 
 def _files(directory: Path) -> dict[Path, int]:
