@@ -21,8 +21,7 @@ from fairlead.runtime.errors import ReformFailed
 from fairlead.runtime.podfiles import read_json, write_json
 
 LOOK_EVERY_S = 0.01
-# A killed rank releases its lock at once; a rank that returns may find it held for a moment by a process that checks
-# it.
+# A killed rank releases its locks as soon as the kernel has ended it.
 ENTER_WITHIN_S = 10.0
 
 
@@ -62,11 +61,12 @@ class Membership:
         self.epoch = Epoch(number=0, tokens={}, port=0)
         """The epoch that this process is in; number 0 before its first."""
         directory.mkdir(parents=True, exist_ok=True)
-        self._lock = self._enter()
+        self._locks = self._enter()
 
     def close(self) -> None:
         """Leave; the other ranks detect it at once."""
-        os.close(self._lock)
+        for lock in reversed(self._locks):
+            os.close(lock)
 
     def gone(self) -> list[int]:
         """Return the members of this process's epoch that are no longer alive."""
@@ -201,28 +201,33 @@ class Membership:
         finally:
             os.close(file)
 
-    def _enter(self) -> int:
-        file = os.open(self._path(self._rank), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _enter(self) -> tuple[int, int]:
+        """Take the rank's place, and publish the lock that the other ranks look at together with the token in it.
+
+        Published before its token, the lock would make the process that held the place before seem alive again.
+        """
+        place = os.open(self._directory / f"rank-{self._rank}.place", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + ENTER_WITHIN_S
         while True:
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError as error:
                 if time.monotonic() > deadline:
-                    os.close(file)
+                    os.close(place)
                     raise ReformFailed(f"another process is rank {self._rank}") from error
                 time.sleep(LOOK_EVERY_S)
-        os.ftruncate(file, 0)
+        unpublished = self._directory / f"rank-{self._rank}.lock.new"
+        unpublished.unlink(missing_ok=True)
+        file = os.open(unpublished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(file, fcntl.LOCK_EX)
         os.pwrite(file, json.dumps(self._token).encode(), 0)
-        return file
+        unpublished.rename(self._path(self._rank))
+        return place, file
 
     def _path(self, rank: int) -> Path:
         return self._directory / f"rank-{rank}.lock"
 
 
 def _token_in(file: int) -> Any:
-    try:
-        return json.loads(os.pread(file, 256, 0))
-    except ValueError:  # the rank has just arrived and was in no epoch yet
-        return None
+    return json.loads(os.pread(file, 256, 0))
