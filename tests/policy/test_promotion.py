@@ -88,7 +88,10 @@ def test_paused_trials_go_on_from_where_they_were_and_each_trial_is_submitted_on
     assert world.resumed
     # As many steps as the trials have come to: none took one twice.
     assert world.num_steps == sum(each.progress.step or 0 for each in world.trials.values() if each.progress)
-    assert any("was paused by asha: its loss at step 3 was" in each for each in world.events)
+    assert any(
+        each.startswith("TrialPaused: ") and "was paused by asha: its loss at step 3 was" in each
+        for each in world.events
+    )  # fmt: skip
     assert any(each.startswith("TrialPromoted: ") and "goes on: its loss at step" in each for each in world.events)
     assert "40 of 40 trials are over (" in world.sweep.status.reason.message
     assert "paused" not in world.sweep.status.reason.message
@@ -209,3 +212,14 @@ def test_a_trial_that_resumed_at_its_end_has_not_failed() -> None:
     )
     assert record.state is TrialState.STOPPED
     assert detail_of(world.sweep).failed == ()
+
+
+def test_trials_that_were_far_beyond_a_rung_when_it_became_known_take_no_place_there() -> None:
+    late = [RungReport(trial=trial, rung=0, value=0.0, is_late=True) for trial in (7, 8)]
+    assert who_pauses([*late, *at(0, 5.0)]) == [7, 8]
+    assert who_goes_on([*late, *at(0, 5.0, 4.0)], 0, 1) == [1]
+    world = World(saving(prune="{factor: 8}"), saves=True)
+    assert world.run() is Phase.SUCCEEDED
+    assert {each.trial for each in world.detail.rungs if each.is_late} == {0, 1, 2}
+    assert all(world.trials[str(number)].status.phase is Phase.SUCCEEDED for number in range(3))
+    assert world.resumed

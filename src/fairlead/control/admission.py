@@ -104,10 +104,25 @@ def admit_as(
     if parent_of(spec) is not None:
         admitted = cluster.in_its_team(admitted)
     notes = tuple(dict.fromkeys(note for run in runs for note in run.notes))
+    if type(spec).__name__ == "Sweep":
+        notes += _pause_notes(cast("Sweep", admitted))
     taken = next((run for run in runs if run.directory is not None), None)
     if taken is None:
         return Admission(spec=admitted, notes=notes)
     return Admission(spec=admitted, notes=notes, directory=taken.directory, taken=taken.taken)
+
+
+def _pause_notes(spec: "Sweep") -> tuple[str, ...]:
+    """Return what happens to trials at a rung, if that depends on whether they keep checkpoints."""
+    prune = spec.pruning
+    if prune is None or not spec.may_pause:
+        return ()
+    others = (
+        "the others pause, as trials keep checkpoints"
+        if spec.trial.checkpoint.is_periodic
+        else "others without a checkpoint stop for good; with `checkpoint: {every: ...}` in the trial they pause"
+    )
+    return (f"prune: 1 of {prune.one_in} trials continues at a rung; {others}",)
 
 
 def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:

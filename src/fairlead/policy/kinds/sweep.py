@@ -39,6 +39,8 @@ from fairlead.text.quantities import describe_duration, plural
 
 # The maximum number of submissions per pass; the next pass continues.
 MOST_AT_ONCE = 100
+# A trial that is so many times as far as a rung when the rung becomes known is not compared there.
+LATE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +334,8 @@ def _prune(
         return before.rungs, before.pruned
     # A trial that ran before the rungs were known has no values at earlier ones; one that resumed another's checkpoint
     # did not pass earlier intervals.
-    is_last_alone = spec.is_population or (before.length is None and length is not None)
+    is_new = before.length is None and length is not None
+    is_last_alone = spec.is_population or is_new
     reports, pruned, arrived = list(before.rungs), list(before.pruned), dict[int, RungReport]()
     is_pausing = _keeps_checkpoints(spec, history)
     furthest: dict[int, int] = {}
@@ -345,12 +348,18 @@ def _prune(
         for rung in passed[-1:] if is_last_alone else passed:
             if rung <= furthest.get(trial.number, -1):
                 continue
-            report = RungReport(trial=trial.number, rung=rung, value=trial.value)
+            is_late = is_new and trial.step >= LATE * rung_steps(prune, rung)
+            report = RungReport(trial=trial.number, rung=rung, value=trial.value, is_late=is_late)
             reports.append(report)
             is_judged = trial.state is TrialState.ACTIVE and trial.number not in pruned and trial.num_left != 0
-            if is_judged and is_pausing:
+            if is_judged and is_pausing and not is_late:
                 arrived[trial.number] = report
-            elif is_judged and not spec.is_population and is_pruned(prune, objective.goal, spec.seed, report, reports):
+            elif (
+                is_judged
+                and not is_pausing
+                and not spec.is_population
+                and is_pruned(prune, objective.goal, spec.seed, report, reports)
+            ):
                 pruned.append(trial.number)
     # All that arrived in this pass are among those that they are compared with.
     gone, is_last = _gone(history, reports), before.submitted >= spec.num_trials
@@ -583,10 +592,10 @@ def _news(
             said.append(f"{child.spec.name} failed: {_failure(sweep.spec, child)}")
     kind, code = "TrialFailed", Code.CHILD_FAILED
     if not said:
-        kind, code = "TrialPruned", Code.CHILDREN_RUNNING
+        code = Code.CHILDREN_RUNNING
         what = "paused" if _keeps_checkpoints(sweep.spec, history) else "pruned"
         said = [_say_pruned(sweep, what, detail, number) for number in detail.pruned if number not in before.pruned]
-        kind = "TrialPruned" if said else "TrialPromoted"
+        kind = f"Trial{what.capitalize()}" if said else "TrialPromoted"
         said += [_say_promoted(sweep, detail, number) for number in before.pruned if number not in detail.pruned]
     if not said and detail.best is not None and detail.best_value != before.best_value and sweep.spec.objective:
         kind = "NewBest"

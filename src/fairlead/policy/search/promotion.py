@@ -55,6 +55,6 @@ def _best(
     """Return the trials that may leave a rung, best first."""
     there = [each for each in reports if each.rung == rung]
     number = max(int(is_last), len(there) // prune.one_in)
-    able = (each for each in there if each.trial not in gone)
+    able = (each for each in there if each.trial not in gone and not each.is_late)
     ordered = sorted(able, key=lambda each: (goal.sign * each.value, each.trial))
     return [each.trial for each in ordered[:number]]

@@ -14,11 +14,16 @@ LEAST_OTHERS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungReport:
-    """The objective of a trial when it reached a rung; the first rung is 0."""
+    """The objective of a trial when it reached a rung; the first rung is 0.
+
+    Attributes:
+        is_late: Whether the rung became known when the trial was far beyond it, so that the value is not comparable.
+    """
 
     trial: int
     rung: int
     value: float
+    is_late: bool = False
 
 
 # The first rung as a part of a whole trial, if the spec leaves it open: measured on trials of a small network
