@@ -3,7 +3,6 @@
 import json
 import ssl
 import threading
-import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,13 +18,12 @@ from tests.kubernetes.test_faces import Desk, a_desk
 from tests.kubernetes.test_sweeps import a_process
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.engines import define, kept
+from tests.kubernetes.testcluster.engines import define
+from tests.kubernetes.testcluster.keda import GROUP, external_metrics
 from tests.waiting import until
 
 pytestmark = pytest.mark.long
 
-GROUP = "external.metrics.k8s.io"
-API = f"/apis/{GROUP}/v1beta1"
 SERVE = "kind: Serving\nname: web\nrun: serve\nimage: python:3.12\nreplicas: {replicas}\nscale: {scale}\n"
 SERVE += "resources: {{cpu: 100m, memory: 64Mi}}\n"
 
@@ -67,36 +65,13 @@ def an_adapter(plane: ControlPlane, values: dict[str, float]) -> Iterator[None]:
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    spec = {"type": "ExternalName", "externalName": "localhost"}
-    kept(plane, "/api/v1/namespaces/default/services", {"metadata": {"name": "adapter"}, "spec": spec})
-    registered = {
-        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": f"v1beta1.{GROUP}"},
-        "spec": {
-            "group": GROUP, "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
-            "insecureSkipTLSVerify": True,
-            "service": {"namespace": "default", "name": "adapter", "port": server.server_address[1]},
-        },
-    }  # fmt: skip
-    path = "/apis/apiregistration.k8s.io/v1/apiservices"
     try:
-        plane.request("POST", path, registered)
-        until(lambda: is_served(plane), "the metrics API")
-        yield
+        with external_metrics(plane, server.server_address[1]):
+            yield
     finally:
-        plane.request("DELETE", f"{path}/v1beta1.{GROUP}")
-        plane.request("DELETE", "/api/v1/namespaces/default/services/adapter")
         server.shutdown()
         server.server_close()
         thread.join(timeout=10)
-
-
-def is_served(plane: ControlPlane) -> bool:
-    """Return whether the API server has found the adapter, which it says it has not until then."""
-    try:
-        plane.request("GET", API)
-    except urllib.error.HTTPError:
-        return False
-    return True
 
 
 def endpoint(plane: ControlPlane, namespace: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A cluster to try things out on: ``python -m tests.kubernetes.testcluster up [--nodes 200] [--real]``.
 
 It prints the line that points kubectl and Fairlead at it, and stays until Ctrl-C. ``build`` makes no more than its
-programs, which the first ``up`` and the first test do otherwise; ``build --long`` those of the long tests too.
+programs, which the first ``up`` and the first test do otherwise; ``build --long`` those of the long tests too,
+``build --all`` also what takes an hour.
 """
 
 import argparse
@@ -23,6 +24,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     build = commands.add_parser("build", help="build what a cluster needs, where that is missing")
     build.add_argument("--long", action="store_true", help="and what `pytest -m long` needs besides")
+    build.add_argument("--all", action="store_true", help="and KEDA, which takes about an hour")
     up = commands.add_parser("up", help="start a cluster, until Ctrl-C")
     up.add_argument("--nodes", type=int, default=4, help="fake nodes with 8 GPUs each (default 4)")
     up.add_argument("--version", default=binaries.NEWEST, help=f"Kubernetes version (default {binaries.NEWEST})")
@@ -35,14 +37,15 @@ def main() -> None:
     try:
         if arguments.command == "build":
             binaries.ensure()
-            if arguments.long:
+            if arguments.long or arguments.all:
                 binaries.ensure(names=binaries.REAL_NODES)
                 binaries.ensure(binaries.OLDEST)
                 binaries.ensure_karpenter()
                 kueue_server.ensure()
                 binaries.ensure_kube_proxy()
                 for name in binaries.ENGINES:
-                    binaries.ensure_engine(name)
+                    if arguments.all or name not in binaries.RARE:
+                        binaries.ensure_engine(name, rare=True)
             return
         version = arguments.version
         with RealCluster(2, version=version) if arguments.real else ControlPlane(version=version) as plane:
