@@ -24,7 +24,7 @@ def build_(file: Path, name: str, base_image: str, platform: str, json_: bool) -
     """Write the image to FILE, an OCI archive, for `docker load`, `ctr images import` or a tool that copies images.
 
     It needs no daemon. The image has Fairlead and its pinned and hashed packages, on a base image from its registry.
-    The build is reproducible, byte for byte.
+    The build is reproducible, byte for byte, with the same Python; one of the image's version compiles its modules.
     """
     from fairlead.control.image.archives import write_archive
     from fairlead.control.image.references import read_reference

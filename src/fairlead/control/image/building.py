@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead.control.image.bytecode import compile_modules, interpreter_of
 from fairlead.control.image.content import (
     DOCKER_INDEX,
     DOCKER_MANIFEST,
@@ -128,8 +129,16 @@ def build(base: Base, directory: Path, tell: Tell) -> Image:
     python = base.python
     tell(f"Fetching packages for Python {python} on linux/{base.config['architecture']}.")
     packages = fetch_packages(python, str(base.config["architecture"]))
-    below = make_layer({f"{PACKAGES}/{name}": file for name, file in packages.items()}, HOME, directory)
+    below_files = {f"{PACKAGES}/{name}": file for name, file in packages.items()}
     own = {f"{FAIRLEAD}/{name}": file for name, file in own_files().items()}
+    interpreter = interpreter_of(python)
+    if interpreter is None:
+        tell(f"There is no python{python} here to compile modules with: each start compiles them, twice the time.")
+    else:
+        tell(f"Compiling modules with {interpreter}.")
+        below_files |= compile_modules(interpreter, below_files)
+        own |= compile_modules(interpreter, own)
+    below = make_layer(below_files, HOME, directory)
     command = {"/usr/local/bin/fairlead": File(content=PROGRAM, is_executable=True)}
     above = make_layer({**own, **command}, HOME, directory)
     settings = _config(base.config, (below.diff_id, above.diff_id))
