@@ -223,3 +223,16 @@ def test_trials_that_were_far_beyond_a_rung_when_it_became_known_take_no_place_t
     assert {each.trial for each in world.detail.rungs if each.is_late} == {0, 1, 2}
     assert all(world.trials[str(number)].status.phase is Phase.SUCCEEDED for number in range(3))
     assert world.resumed
+
+
+def test_a_paused_trial_that_somebody_deleted_is_not_promoted_and_takes_no_place() -> None:
+    world = World(saving(trials="9"), saves=True)
+    while len(world.detail.pruned) < 2:
+        world.pass_once()
+        world.step()
+    gone = min(world.detail.pruned, key=lambda number: world.trials[str(number)].progress.loss)  # type: ignore[union-attr,return-value,arg-type]
+    del world.trials[str(gone)]
+    assert world.run() is Phase.SUCCEEDED
+    assert gone not in world.resumed
+    assert world.resumed
+    assert world.detail.submitted == 9
