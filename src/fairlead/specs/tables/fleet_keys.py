@@ -76,7 +76,7 @@ FLEET = Section(
         Key(
             name="wait",
             kind=DURATION,
-            doc="How long runs may wait on average before GPUs are rented instead.",
+            doc="Mean time that runs may wait before GPUs are rented.",
             attributes=("wait_s",),
             example="30m",
             also=("max_wait", "average_wait", "patience"),

@@ -11,7 +11,7 @@ MODEL = Section(
         Key(
             name="config",
             kind=TEXT,
-            doc="A config.json of Hugging Face, relative to the spec file; other keys win over what it says.",
+            doc="A Hugging Face config.json, relative to the spec file; other keys override its values.",
             attributes=("config",),
             example="config.json",
             also=("config_file", "config_json", "path", "file", "hf_config"),
@@ -67,7 +67,7 @@ MODEL = Section(
         Key(
             name="sequence",
             kind=WHOLE,
-            doc="Tokens of a sample; the most that `config` says when left out.",
+            doc="Tokens of a sample; the maximum of `config` when left out.",
             attributes=("sequence",),
             example="8192",
             also=("seq", "seq_len", "sequence_length", "context_length", "max_seq_len", "block_size"),
@@ -80,7 +80,7 @@ _PARTS = (
     Key(
         name="data",
         kind=WHOLE,
-        doc="Replicas, each with samples of its own; what the ranks leave for it when left out.",
+        doc="Replicas, each with its own samples; the remaining ranks when left out.",
         attributes=("data",),
         example="8",
         also=("dp", "data_parallel", "ddp", "replicas", "fsdp"),
@@ -88,7 +88,7 @@ _PARTS = (
     Key(
         name="shard",
         kind=word(parallel.Shard),
-        doc="What replicas divide rather than copy: none (DDP), gradients (ZeRO 2), or parameters too (ZeRO 3).",
+        doc="State that replicas shard: none (DDP), gradients (ZeRO 2), or parameters too (ZeRO 3, FSDP).",
         attributes=("shard",),
         example="parameters",
         also=("zero", "zero_stage", "sharding", "sharding_strategy"),
@@ -96,7 +96,7 @@ _PARTS = (
     Key(
         name="tensor",
         kind=WHOLE,
-        doc="Parts that each layer is divided into.",
+        doc="Number of parts of each layer.",
         attributes=("tensor",),
         example="2",
         also=("tp", "tensor_parallel", "model_parallel", "mp"),
@@ -104,7 +104,7 @@ _PARTS = (
     Key(
         name="pipeline",
         kind=WHOLE,
-        doc="Stages that the layers are divided into.",
+        doc="Number of pipeline stages.",
         attributes=("pipeline",),
         example="2",
         also=("pp", "pipeline_parallel", "stages"),
@@ -112,7 +112,7 @@ _PARTS = (
     Key(
         name="micro_batch",
         kind=WHOLE,
-        doc="Samples that go through at once on each replica.",
+        doc="Samples of a micro-batch on each replica.",
         attributes=("micro_batch",),
         example="2",
         also=("micro_batch_size", "mbs", "per_device_batch_size", "local_batch"),
@@ -120,7 +120,7 @@ _PARTS = (
     Key(
         name="recompute",
         kind=word(parallel.Recomputed),
-        doc="What backward computes again rather than keeping it.",
+        doc="Activations that backward computes again to save memory.",
         attributes=("recompute",),
         example="selective",
         also=("activation_checkpointing", "gradient_checkpointing", "checkpoint_activations", "remat"),
@@ -135,7 +135,7 @@ _CANDIDATE = Section(
         Key(
             name="estimate",
             kind=DURATION,
-            doc="What a step of it is estimated to take, which `status` shows beside what it took.",
+            doc="Estimated time of a step, which `status` shows beside the measured one.",
             attributes=("estimate_s",),
             example="0.5s",
             also=("estimated", "expected", "step_time"),
@@ -176,7 +176,7 @@ PARALLEL = Section(
         Key(
             name="candidates",
             kind=SectionMap(item=_CANDIDATE, names=parallel.CANDIDATE_NAME, most=parallel.CANDIDATES_MOST),
-            doc="Splits that run for a few steps first, by name; what one leaves out is as beside them.",
+            doc="Splits that run for a few steps first, by name; keys left out are those of `parallel`.",
             attributes=("candidates",),
             example="{whole: {shard: none}, sharded: {shard: gradients}}",
             also=("candidate", "splits", "strategies", "options"),

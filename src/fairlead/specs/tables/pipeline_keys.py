@@ -35,7 +35,7 @@ _CACHE = Section(
         Key(
             name="max_age",
             kind=DURATION,
-            doc="Results that are older are not taken again.",
+            doc="Maximum age of results that are reused.",
             attributes=("max_age_s",),
             example="7d",
             also=("ttl", "expires", "expiration", "cache_expiration", "max_cache_staleness"),
@@ -43,7 +43,7 @@ _CACHE = Section(
         Key(
             name="off",
             kind=FLAG,
-            doc="Whether the step always runs.",
+            doc="Always run the step.",
             attributes=("off",),
             example="true",
             also=("disable", "disabled", "no_cache"),
@@ -71,7 +71,7 @@ _STEP = Section(
         Key(
             name="run",
             kind=TEXT,
-            doc="The command, as for a shell; left out where the step is a run of its own.",
+            doc="The command, as for a shell; or give `training` or `sweep`.",
             attributes=("run",),
             example="python prepare.py",
             also=("command", "cmd", "script", "entrypoint", "args", "exec"),
@@ -79,7 +79,7 @@ _STEP = Section(
         Key(
             name="training",
             kind=_TRAINING,
-            doc="The run that the step is, with the keys of a Training: nodes and resources of its own.",
+            doc="A run with its own nodes and resources, with the keys of a Training.",
             attributes=("training",),
             example="{run: python train.py, nodes: 2}",
             also=("job", "train", "workload"),
@@ -87,7 +87,7 @@ _STEP = Section(
         Key(
             name="sweep",
             kind=_SWEEP,
-            doc="The sweep that the step is, with the keys of a Sweep; its best trial's values are its outputs.",
+            doc="A sweep, with the keys of a Sweep; the values of its best trial are outputs.",
             attributes=("sweep",),
             example="{parameters: {lr: 0.1 | 1}, objective: loss, trial: {run: 'python train.py {{lr}}'}}",
             also=("tune", "search", "experiment"),
@@ -95,7 +95,7 @@ _STEP = Section(
         Key(
             name="needs",
             kind=ListField(item=TEXT, most=pipeline.LIST_MOST, rule=pipeline.IDENTIFIER),
-            doc="Steps that must have succeeded first; their outputs are handed on.",
+            doc="Steps that must succeed first; the step gets their outputs.",
             attributes=("needs",),
             example="[prepare]",
             also=("depends_on", "dependencies", "depends", "after", "requires", "dependson"),
@@ -103,7 +103,7 @@ _STEP = Section(
         Key(
             name="when",
             kind=TEXT,
-            doc="Condition over outputs of its needs, as `step.output`; skipped where it does not hold.",
+            doc="Condition on outputs of its needs, as `step.output`; if false, the step is skipped.",
             attributes=("when",),
             example="prepare.rows > 1000",
             also=("if", "condition", "only_if"),
@@ -135,7 +135,7 @@ _STEP = Section(
         Key(
             name="inputs",
             kind=ListField(item=TEXT, most=pipeline.LIST_MOST, rule=PATH),
-            doc="Files and directories whose content counts, beside the code and what its needs return.",
+            doc="Files and directories that the step reads, beside its code and the outputs of its needs.",
             attributes=("inputs",),
             example="[/data/raw.csv]",
             also=("input", "data", "reads"),
@@ -143,7 +143,7 @@ _STEP = Section(
         Key(
             name="outputs",
             kind=ListField(item=TEXT, most=pipeline.LIST_MOST, rule=pipeline.IDENTIFIER),
-            doc="Names of what it returns: files or directories that it writes to FAIRLEAD_OUTPUT_<NAME>.",
+            doc="Names of outputs: files or directories that it writes to FAIRLEAD_OUTPUT_<NAME>.",
             attributes=("outputs",),
             example="[model, accuracy]",
             also=("output", "artifacts", "artefacts", "produces", "returns", "writes"),
@@ -151,7 +151,7 @@ _STEP = Section(
         Key(
             name="code",
             kind=ListField(item=TEXT, most=pipeline.LIST_MOST, rule=PATH),
-            doc="Files, directories and patterns that are its code; all of the working directory when left out.",
+            doc="Files, directories and patterns of its code; the whole working directory when left out.",
             attributes=("code",),
             example="[prepare.py, lib]",
             also=("sources", "source", "files", "deps"),
@@ -159,7 +159,7 @@ _STEP = Section(
         Key(
             name="cache",
             kind=_CACHE,
-            doc="When what it returned before is taken instead of running it.",
+            doc="When earlier results are reused.",
             attributes=("cache",),
             example="{max_age: 7d}",
             also=("caching", "memoize", "reuse"),
@@ -167,7 +167,7 @@ _STEP = Section(
         Key(
             name="retry",
             kind=WHOLE,
-            doc="How often it is run again after it failed.",
+            doc="Number of retries after a failure.",
             attributes=("retry",),
             example="2",
             also=("retries", "max_retries", "attempts", "retry_limit"),
@@ -175,7 +175,7 @@ _STEP = Section(
         Key(
             name="timeout",
             kind=DURATION,
-            doc="It is stopped and has failed after this long.",
+            doc="Time limit, after which the step fails.",
             attributes=("timeout_s",),
             example="1h",
             also=("max_duration", "time_limit", "deadline"),
@@ -183,7 +183,7 @@ _STEP = Section(
         Key(
             name="gate",
             kind=TEXT,
-            doc="Condition over its own outputs that must hold for the pipeline to go on.",
+            doc="Condition on its own outputs that must be true for the pipeline to continue.",
             attributes=("gate",),
             example="accuracy > 0.9",
             also=("check", "assert", "expect", "threshold"),
@@ -216,7 +216,7 @@ _SCHEDULE = Section(
         Key(
             name="catch_up",
             kind=word(pipeline.CatchUp),
-            doc="`one` run for all times that came while nobody looked after this machine, or `none`.",
+            doc="`one` run for all times that were missed while no supervisor was running, or `none`.",
             attributes=("catch_up",),
             example="none",
             also=("catchup", "backfill", "misfire"),
@@ -224,7 +224,7 @@ _SCHEDULE = Section(
         Key(
             name="overlap",
             kind=word(pipeline.Overlap),
-            doc="A time that comes while an earlier run is not over is left out (`skip`) or waited with (`wait`).",
+            doc="A time that comes while an earlier run is unfinished is skipped (`skip`), or runs after it (`wait`).",
             attributes=("overlap",),
             example="wait",
             also=("concurrency_policy", "overlap_policy", "max_active_runs"),
@@ -256,7 +256,7 @@ _DRIFT = Section(
         Key(
             name="cost",
             kind=FACTOR,
-            doc="What a training costs in the unit of `column`; it is run when staleness has cost as much.",
+            doc="Cost of a training in the unit of `column`; the pipeline runs when drift has cost as much.",
             attributes=("cost",),
             example="50",
             also=("retraining_cost", "training_cost", "threshold", "budget"),
@@ -264,7 +264,7 @@ _DRIFT = Section(
         Key(
             name="detector",
             kind=word(pipeline.Detector),
-            doc="Run when this finds that losses have grown; needs `pip install 'fairlead[drift]'`.",
+            doc="Run when this detector finds higher losses; needs `pip install 'fairlead[drift]'`.",
             attributes=("detector",),
             example="adwin",
             also=("algorithm", "method", "test"),
@@ -280,7 +280,7 @@ _DRIFT = Section(
         Key(
             name="window",
             kind=WHOLE,
-            doc="Predictions after a training that tell the loss of a fresh model, with `cost`.",
+            doc="With `cost`: predictions after a training that measure the loss of a fresh model.",
             attributes=("window",),
             example="300",
             also=("window_size", "warmup", "grace"),
@@ -288,7 +288,7 @@ _DRIFT = Section(
         Key(
             name="significance",
             kind=FACTOR,
-            doc="Probability to find a difference from `reference` where there is none.",
+            doc="Probability of a false alarm, with `reference`.",
             attributes=("significance",),
             example="0.001",
             also=("alpha", "p_value", "pvalue", "confidence"),
@@ -303,7 +303,7 @@ _ON = Section(
         Key(
             name="data",
             kind=ListField(item=TEXT, most=pipeline.LIST_MOST, rule=PATH),
-            doc="Files and directories; when their content has changed the pipeline is run.",
+            doc="Files and directories; the pipeline runs when their content changes.",
             attributes=("data",),
             example="[/data/raw.csv]",
             also=("files", "paths", "dataset"),
@@ -311,7 +311,7 @@ _ON = Section(
         Key(
             name="drift",
             kind=_DRIFT,
-            doc="Run when a model has grown stale: by the losses of its predictions, or by data unlike its training's.",
+            doc="Run when a model drifts: by the losses of its predictions, or by data unlike its training data.",
             attributes=("drift",),
             example="{data: predictions.csv, column: error, cost: 50}",
             also=("data_drift", "concept_drift", "monitor", "staleness"),
@@ -319,7 +319,7 @@ _ON = Section(
         Key(
             name="every",
             kind=DURATION,
-            doc="How often is looked; a change counts when the next look finds nothing new.",
+            doc="Interval of checks; a change counts when the next check finds no further one.",
             attributes=("every_s",),
             example="5m",
             also=("interval", "poll", "poll_interval"),
@@ -364,7 +364,7 @@ PIPELINE = Section(
         Key(
             name="env",
             kind=_ENV,
-            doc="Variables of every step; they count for what may be taken again.",
+            doc="Variables of every step; a change makes steps run again.",
             attributes=("env",),
             example="{SEED: 1}",
             also=("envs", "environment", "vars", "variables"),
@@ -372,7 +372,7 @@ PIPELINE = Section(
         Key(
             name="resources",
             kind=_RESOURCES,
-            doc="What the pipeline gets as a whole; its steps share it.",
+            doc="Resources of the pipeline, which its steps share.",
             attributes=("resources",),
             example="{cpu: 4}",
             also=("resource", "requests", "limits"),
@@ -385,11 +385,11 @@ PIPELINE = Section(
             example="{to: s3://bucket/pipelines}",
             also=("checkpoints", "artifacts", "store", "storage"),
         ),
-        _of_a_run("kubernetes", doc="Fields merged into the pod that runs the steps, in Kubernetes' own words."),
+        _of_a_run("kubernetes", doc="Fields of Kubernetes that are merged into the pod that runs the steps."),
         Key(
             name="priority",
             kind=WHOLE,
-            doc="Higher starts first, from 0 to 1000; -1 takes only what is idle.",
+            doc="Higher starts first, from 0 to 1000; -1 uses only idle resources.",
             attributes=("priority",),
             example="100",
             also=("priority_class", "prio"),
@@ -397,7 +397,7 @@ PIPELINE = Section(
         Key(
             name="parallel",
             kind=WHOLE,
-            doc="Steps that run at the same time at most; as many as `resources.cpu`, or 4, when left out.",
+            doc="Maximum number of steps at the same time; as many as `resources.cpu`, or 4, when left out.",
             attributes=("parallel",),
             example="4",
             also=("parallelism", "concurrency", "max_parallel", "max_workers"),
@@ -413,7 +413,7 @@ PIPELINE = Section(
         Key(
             name="schedule",
             kind=_SCHEDULE,
-            doc="When it is run once `fairlead apply` has taken it; a lone text is `cron`.",
+            doc="Schedule for `fairlead apply`; a text alone is `cron`.",
             attributes=("schedule",),
             example='"0 3 * * *"',
             also=("cron", "schedules", "when"),
@@ -421,7 +421,7 @@ PIPELINE = Section(
         Key(
             name="on",
             kind=_ON,
-            doc="What makes it run once `fairlead apply` has taken it.",
+            doc="Changes that trigger a run, for `fairlead apply`.",
             attributes=("on",),
             example="{data: [/data/raw.csv]}",
             also=("trigger", "triggers", "watch", "sensor"),
@@ -429,7 +429,7 @@ PIPELINE = Section(
         Key(
             name="steps",
             kind=SectionMap(item=_STEP, names=pipeline.IDENTIFIER, most=pipeline.STEPS_MOST),
-            doc="The steps by name; a lone command is `run`.",
+            doc="The steps by name; a command alone is `run`.",
             attributes=("steps",),
             example="{train: {run: python train.py}}",
             required=True,

@@ -35,7 +35,7 @@ def _of_a_run() -> tuple[Key, ...]:
     capacity = Key(
         name="capacity",
         kind=_CAPACITY,
-        doc="Which kind of capacity may be used.",
+        doc="Kinds of capacity to use.",
         attributes=("capacity",),
         example="{spot: true}",
     )

@@ -53,7 +53,7 @@ WINDOW = Section(
         Key(
             name="replicas",
             kind=WHOLE,
-            doc="Replicas that there are then at least.",
+            doc="Minimum number of replicas in that time.",
             attributes=("replicas",),
             example="4",
             required=True,
@@ -69,7 +69,7 @@ PROMETHEUS = Section(
         Key(
             name="url",
             kind=TEXT,
-            doc="Address of the Prometheus, or of what answers `/api/v1/query` as it does.",
+            doc="URL of a Prometheus, or of a server with its `/api/v1/query`.",
             attributes=("url",),
             example="'http://prometheus.monitoring:9090'",
             required=True,
@@ -78,7 +78,7 @@ PROMETHEUS = Section(
         Key(
             name="query",
             kind=TEXT,
-            doc="Query in PromQL whose answer is one number.",
+            doc="PromQL query with a single number as its result.",
             attributes=("query",),
             example="sum(jobs_waiting)",
             required=True,
@@ -87,7 +87,7 @@ PROMETHEUS = Section(
         Key(
             name="target",
             kind=FACTOR,
-            doc="The number that one replica is to have.",
+            doc="Target value for each replica.",
             attributes=("target",),
             example="50",
             required=True,
@@ -96,7 +96,7 @@ PROMETHEUS = Section(
         Key(
             name="aggregation",
             kind=word(serving.Aggregation),
-            doc="Whether the number is of all replicas together, such as a queue, or a mean of them, such as a use.",
+            doc="Whether the value is a total of all replicas, such as a queue, or their mean, such as utilisation.",
             attributes=("aggregation",),
             example="mean",
             also=("metric_type", "metricType", "type", "aggregate"),
@@ -111,7 +111,7 @@ EXTERNAL_METRIC = Section(
         Key(
             name="name",
             kind=TEXT,
-            doc="Name by which an adapter of the cluster serves it, as `external.metrics.k8s.io` has it.",
+            doc="Name of the metric in `external.metrics.k8s.io`.",
             attributes=("name",),
             example="DCGM_FI_DEV_GPU_UTIL",
             required=True,
@@ -120,7 +120,7 @@ EXTERNAL_METRIC = Section(
         Key(
             name="target",
             kind=FACTOR,
-            doc="The number that one replica is to have.",
+            doc="Target value for each replica.",
             attributes=("target",),
             example="70",
             required=True,
@@ -137,7 +137,7 @@ EXTERNAL_METRIC = Section(
         Key(
             name="aggregation",
             kind=word(serving.Aggregation),
-            doc="Whether the number is of all replicas together, such as a queue, or a mean of them, such as a use.",
+            doc="Whether the value is a total of all replicas, such as a queue, or their mean, such as utilisation.",
             attributes=("aggregation",),
             example="mean",
             also=("metric_type", "metricType", "type", "aggregate"),
@@ -153,7 +153,7 @@ SCALE = Section(
         Key(
             name="by",
             kind=word(serving.Autoscaler),
-            doc="A Kubernetes cluster's own autoscaler that sets the number; Fairlead does when left out.",
+            doc="Autoscaler of the Kubernetes cluster that sets the number; Fairlead when left out.",
             attributes=("by",),
             example="hpa",
             also=("autoscaler", "class", "engine", "scaler", "controller"),
@@ -161,7 +161,7 @@ SCALE = Section(
         Key(
             name="cpu",
             kind=SHARE,
-            doc="Share of the CPU that replicas ask for which they are to use on average, with `by: hpa`.",
+            doc="Target CPU utilisation of replicas, with `by: hpa`.",
             attributes=("cpu",),
             example="70%",
             also=("cpu_utilization", "target_cpu", "targetCPUUtilizationPercentage", "utilization"),
@@ -169,7 +169,7 @@ SCALE = Section(
         Key(
             name="external_metric",
             kind=EXTERNAL_METRIC,
-            doc="A number from a metrics adapter of the cluster, with `by: hpa`.",
+            doc="Metric of a metrics adapter of the cluster, with `by: hpa`.",
             attributes=("external_metric",),
             example="{name: DCGM_FI_DEV_GPU_UTIL, target: 70, aggregation: mean}",
             also=("external", "adapter", "object_metric"),
@@ -177,7 +177,7 @@ SCALE = Section(
         Key(
             name="replicas",
             kind=WHOLE,
-            doc="Replicas that the autoscaler of `by` asks for now; it sets this itself.",
+            doc="Current number of replicas of the autoscaler `by`, which sets it.",
             attributes=("replicas",),
             example="3",
             also=("current", "desired"),
@@ -185,7 +185,7 @@ SCALE = Section(
         Key(
             name="concurrency",
             kind=FACTOR,
-            doc="Requests in flight at once that one replica is to have; with `latency`, that it serves without delay.",
+            doc="Target of requests in flight for each replica; with `latency`, how many it serves without delay.",
             attributes=("concurrency",),
             example="8",
             also=("target", "target_concurrency", "container_concurrency", "target_ongoing_requests", "requests"),
@@ -193,7 +193,7 @@ SCALE = Section(
         Key(
             name="latency",
             kind=DURATION,
-            doc="Time within which requests are to be answered: as many replicas as that needs by forecast demand.",
+            doc="Target time of answers: sets as many replicas as the forecast demand needs.",
             attributes=("latency_s",),
             example="500ms",
             also=("slo", "latency_slo", "target_latency", "response_time", "p99"),
@@ -201,7 +201,7 @@ SCALE = Section(
         Key(
             name="time_to_first_token",
             kind=DURATION,
-            doc="Time within which a text server's answers are to begin: as many replicas as a simulation of it says.",
+            doc="Target time until a text server's answers begin; a simulation gives the number of replicas.",
             attributes=("first_token_s",),
             example="1s",
             also=("ttft", "first_token", "first_token_latency", "time_to_first_token_slo", "target_ttft"),
@@ -209,7 +209,7 @@ SCALE = Section(
         Key(
             name="time_per_token",
             kind=DURATION,
-            doc="Time within which each further token of an answer is to come on average; beside it or by itself.",
+            doc="Target mean time of each further token of an answer; with `time_to_first_token` or alone.",
             attributes=("per_token_s",),
             example="50ms",
             also=("tpot", "time_per_output_token", "inter_token_latency", "itl", "token_latency"),
@@ -217,7 +217,7 @@ SCALE = Section(
         Key(
             name="shed",
             kind=FLAG,
-            doc="Whether requests that would be later than `latency` are refused at once.",
+            doc="Refuse requests at once that would take longer than `latency`.",
             attributes=("shed",),
             example="false",
             also=("load_shedding", "gate", "admission_control", "reject_late"),
@@ -225,7 +225,7 @@ SCALE = Section(
         Key(
             name="queue",
             kind=WHOLE,
-            doc="Requests that may wait for each replica, beside its `max_concurrency`; in the place of `concurrency`.",
+            doc="Requests that may wait for each replica, beside its `max_concurrency`; replaces `concurrency`.",
             attributes=("queue",),
             example="5",
             also=("queue_length", "queue_size", "backlog", "waiting", "pending"),
@@ -233,7 +233,7 @@ SCALE = Section(
         Key(
             name="prometheus",
             kind=PROMETHEUS,
-            doc="A number from a Prometheus by which the replicas go, in the place of `concurrency`.",
+            doc="Prometheus query that sets the number of replicas; replaces `concurrency`.",
             attributes=("prometheus",),
             example="{url: 'http://prometheus:9090', query: sum(jobs_waiting), target: 20}",
             also=("query", "metric", "metrics", "custom_metric", "gpu_utilization", "trigger", "triggers"),
@@ -241,7 +241,7 @@ SCALE = Section(
         Key(
             name="schedule",
             kind=SectionMap(item=WINDOW, names=serving.WINDOW_NAME, most=serving.WINDOWS_MOST),
-            doc="Times at which there are more replicas at least, by names of your own.",
+            doc="Times with a minimum number of replicas, by names of your own.",
             attributes=("schedule",),
             example="{office: {cron: '0 8 * * mon-fri', duration: 10h, replicas: 4}}",
             also=("cron", "scheduled", "calendar", "windows"),
@@ -249,7 +249,7 @@ SCALE = Section(
         Key(
             name="window",
             kind=DURATION,
-            doc="No replica goes that any moment of this time needed.",
+            doc="A replica is removed only if it was not needed during this time.",
             attributes=("window_s",),
             example="90s",
             also=("stable_window", "cooldown", "scale_down_delay", "downscale_delay", "stabilization_window"),
@@ -257,7 +257,7 @@ SCALE = Section(
         Key(
             name="idle",
             kind=DURATION,
-            doc="Time without any request after which the last replica goes, with `replicas: 0..N`.",
+            doc="Time without requests after which the last replica is removed, with `replicas: 0..N`.",
             attributes=("idle_s",),
             example="10m",
             also=("idle_timeout", "scale_to_zero_after", "scaledown_window", "cooldown_period", "retention"),
@@ -273,7 +273,7 @@ BATCHING = Section(
         Key(
             name="max_batch_size",
             kind=WHOLE,
-            doc="Rows that a predictor is given at once, at most.",
+            doc="Maximum number of rows of a batch.",
             attributes=("max_batch_size",),
             example="64",
             also=("batch_size", "max_size", "size", "preferred_batch_size"),
@@ -281,7 +281,7 @@ BATCHING = Section(
         Key(
             name="max_latency",
             kind=DURATION,
-            doc="Time by which a request is to be done after it came; it waits for others no longer than that allows.",
+            doc="Time limit of a request, which limits how long it waits for a batch.",
             attributes=("max_latency_s",),
             example="100ms",
             also=("max_wait", "timeout", "batch_wait_timeout", "max_queue_delay", "wait"),
@@ -297,7 +297,7 @@ ROLLOUT = Section(
         Key(
             name="max_surge",
             kind=WHOLE,
-            doc="Replicas beyond those wanted while a revision takes over; with 0 an old one goes first.",
+            doc="Additional replicas during a rollout; with 0 an old replica is removed first.",
             attributes=("max_surge",),
             example="0",
             also=("surge", "extra", "maxSurge", "max_extra"),
@@ -368,7 +368,7 @@ CANARY = Section(
         Key(
             name="latency",
             kind=DURATION,
-            doc="A request that takes longer is slow; nothing is, when left out.",
+            doc="Requests that take longer are slow; none is when left out.",
             attributes=("latency_s",),
             example="250ms",
             also=("latency_target", "slo", "target", "threshold", "p99"),
@@ -384,7 +384,7 @@ CANARY = Section(
         Key(
             name="metric",
             kind=CANARY_METRIC,
-            doc="A number of your own in the answers, which is good or bad.",
+            doc="Your own number in the answers, by which they are good or bad.",
             attributes=("metric",),
             example="{header: X-Score, below: 0.5}",
             also=("metrics", "analysis", "custom_metric", "quality"),
@@ -392,7 +392,7 @@ CANARY = Section(
         Key(
             name="confidence",
             kind=SHARE,
-            doc="At most the rest of revisions no worse is rolled back, and of those worse by a margin promoted.",
+            doc="Confidence of the verdict: at most the rest of good revisions is rolled back, or of bad promoted.",
             attributes=("confidence",),
             example="99%",
             also=("significance", "alpha", "certainty"),
@@ -400,7 +400,7 @@ CANARY = Section(
         Key(
             name="within",
             kind=DURATION,
-            doc="Time after which the old revision stays if nothing is known by then.",
+            doc="Time after which, without a verdict, the old revision stays.",
             attributes=("within_s",),
             example="1d",
             also=("timeout", "deadline", "duration", "max_duration", "progress_deadline"),
@@ -408,7 +408,7 @@ CANARY = Section(
         Key(
             name="shadow",
             kind=FLAG,
-            doc="Whether the new revision gets copies of its requests only, whose answers nobody sees.",
+            doc="Send the new revision only copies of requests, and drop its answers.",
             attributes=("shadow",),
             example="true",
             also=("mirror", "mirroring", "dark_launch", "copies", "shadow_traffic", "tee"),
@@ -423,7 +423,7 @@ ACCESS = Section(
         Key(
             name="teams",
             kind=ListField(item=TEXT, most=serving.TEAMS_MOST, rule=NAME),
-            doc="Teams whose keys open it; its own team when left out.",
+            doc="Teams whose keys are accepted; its own team when left out.",
             attributes=("teams",),
             example="[search, ads]",
             also=("team", "allow", "allowed", "allowed_teams", "users", "keys", "api_keys"),
@@ -468,7 +468,7 @@ CAPACITY = Section(
         Key(
             name="overflow",
             kind=word(serving.OverflowCapacity),
-            doc="What replicas above the base use: spot nodes where these have room, and on-demand nodes elsewhere.",
+            doc="Nodes of replicas above the base: spot nodes if they have room, else on-demand nodes.",
             attributes=("overflow",),
             example="spot",
             also=("burst", "above", "rest", "dynamic_ondemand_fallback"),
@@ -493,7 +493,7 @@ _DOCS = {
     "setup": "Shell commands run once for each replica before its first start.",
     "run": "The command of a server, as for a shell, that listens on `$PORT`; or give `predictor`.",
     "resources": "What each replica gets.",
-    "grace": "Time in which a replica finishes what it has begun, between SIGTERM and SIGKILL.",
+    "grace": "Time between SIGTERM and SIGKILL, in which a replica finishes its requests.",
 }
 _EXAMPLES = {"name": "chat", "run": "'vllm serve $FAIRLEAD_MODEL --port $PORT'", "setup": "pip install vllm"}
 
@@ -530,7 +530,7 @@ SERVING = Section(
         Key(
             name="predictor",
             kind=TEXT,
-            doc="A module and a class in it that loads the model and predicts on batches; or give `run`.",
+            doc="Module and class that loads the model and predicts on batches; or give `run`.",
             attributes=("predictor",),
             example="predict:Classifier",
             also=("class", "handler", "import_path", "model_class", "deployment"),
@@ -539,7 +539,7 @@ SERVING = Section(
         Key(
             name="probe",
             kind=TEXT,
-            doc="Path that a ready replica answers well; `/`, or that of the open inference protocol with `predictor`.",
+            doc="Path that a ready replica answers with success; `/`, or that of the open inference protocol.",
             attributes=("probe",),
             example="/health",
             also=("readiness_probe", "health", "health_check", "healthcheck", "ready", "readiness"),
@@ -547,7 +547,7 @@ SERVING = Section(
         Key(
             name="replicas",
             kind=SPAN,
-            doc="How many replicas; `0..8` for as many as requests need within these bounds.",
+            doc="Number of replicas; `0..8` for as many as requests need within these bounds.",
             attributes=("replicas", "most_replicas"),
             example="0..8",
             also=("num_replicas", "min_replicas", "max_replicas", "instances", "workers", "nodes", "scaling"),
@@ -555,7 +555,7 @@ SERVING = Section(
         Key(
             name="scale",
             kind=SCALE,
-            doc="What the number of replicas goes by; a lone number is `concurrency`.",
+            doc="How the number of replicas is chosen; a number alone is `concurrency`.",
             attributes=("scale",),
             example="{concurrency: 8}",
             also=("autoscaling", "autoscaler", "autoscale", "scaling_policy"),
@@ -563,7 +563,7 @@ SERVING = Section(
         Key(
             name="batching",
             kind=BATCHING,
-            doc="How a predictor is given several requests at once; a lone number is `max_batch_size`.",
+            doc="Batching of requests to a predictor; a number alone is `max_batch_size`.",
             attributes=("batching",),
             example="{max_batch_size: 64, max_latency: 100ms}",
             also=("batch", "batcher", "dynamic_batching"),
@@ -571,7 +571,7 @@ SERVING = Section(
         Key(
             name="rollout",
             kind=ROLLOUT,
-            doc="How a changed spec takes over; a lone number is `max_surge`.",
+            doc="Rollout of a changed spec; a number alone is `max_surge`.",
             attributes=("rollout",),
             example="{max_surge: 0}",
             also=("strategy", "update", "update_policy", "rolling_update", "upgrade"),
@@ -579,7 +579,7 @@ SERVING = Section(
         Key(
             name="canary",
             kind=CANARY,
-            doc="A new revision first gets a share of the requests, and goes again if it does worse than the old one.",
+            doc="A new revision first gets a share of the requests, and is rolled back if it does worse.",
             attributes=("canary",),
             example="{steps: [5%, 25%, 50%], latency: 250ms}",
             also=("canaries", "progressive", "analysis", "canary_traffic_percent", "canaryTrafficPercent"),
@@ -587,7 +587,7 @@ SERVING = Section(
         Key(
             name="access",
             kind=ACCESS,
-            doc="Only requests with a team's key are answered, and only so many; `{}` for its own team's.",
+            doc="Require keys of teams, and limit their requests; `{}` for its own team.",
             attributes=("access",),
             example="{teams: [search], requests_per_minute: 600}",
             also=("auth", "authentication", "api_keys", "keys", "rate_limit", "rate_limits", "quota"),
@@ -595,7 +595,7 @@ SERVING = Section(
         Key(
             name="timeout",
             kind=DURATION,
-            doc="Time in which a request is to be answered; the gateway ends it then.",
+            doc="Time limit of a request; the gateway ends it then.",
             attributes=("timeout_s",),
             example="30s",
             also=("request_timeout", "timeout_seconds", "response_timeout", "timeout_s"),
@@ -603,7 +603,7 @@ SERVING = Section(
         Key(
             name="ready_within",
             kind=DURATION,
-            doc="Time in which a replica of a new revision has to be ready, or the one before stays.",
+            doc="Time in which a replica of a new revision must be ready; else the old revision stays.",
             attributes=("ready_within_s",),
             example="10m",
             also=("startup_timeout", "initial_delay", "progress_deadline", "start_timeout", "initial_delay_seconds"),
@@ -611,7 +611,7 @@ SERVING = Section(
         Key(
             name="max_concurrency",
             kind=WHOLE,
-            doc="Requests that one replica is given at once; the others wait at the gateway.",
+            doc="Maximum number of requests at a replica; others wait at the gateway.",
             attributes=("max_concurrency",),
             example="16",
             also=("max_ongoing_requests", "container_concurrency", "concurrency_limit", "max_connections"),
@@ -619,7 +619,7 @@ SERVING = Section(
         Key(
             name="max_queue",
             kind=WHOLE,
-            doc="Requests that may wait for a replica; further ones are refused at once.",
+            doc="Maximum number of waiting requests; further ones are refused.",
             attributes=("max_queue",),
             example="50",
             also=("max_queued_requests", "queue", "queue_size", "max_pending"),
@@ -627,7 +627,7 @@ SERVING = Section(
         Key(
             name="idempotent",
             kind=FLAG,
-            doc="Whether a request may be sent again although a replica that died had begun with it.",
+            doc="Retry requests that a replica had begun when it died.",
             attributes=("idempotent",),
             example="true",
             also=("retry", "retries", "retryable", "safe_to_retry"),
@@ -643,7 +643,7 @@ SERVING = Section(
         Key(
             name="capacity",
             kind=CAPACITY,
-            doc="Which kind of capacity may be used.",
+            doc="Kinds of capacity to use.",
             attributes=("capacity",),
             example="{spot: true}",
             also=("capacity_type", "provisioning"),

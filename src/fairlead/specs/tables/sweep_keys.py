@@ -74,7 +74,7 @@ OBJECTIVE = Section(
         Key(
             name="goal",
             kind=word(Goal),
-            doc="Which values are good ones.",
+            doc="Which values are better.",
             attributes=("goal",),
             example="maximize",
             also=("direction", "mode", "type", "optimize"),
@@ -115,7 +115,7 @@ PRUNE = Section(
         Key(
             name="steps",
             kind=WHOLE,
-            doc="Steps of a whole trial, which hyperband has to know.",
+            doc="Steps of a whole trial; hyperband requires it.",
             attributes=("steps",),
             example="100",
             also=("max_resource", "max_steps", "max_t"),
@@ -138,7 +138,7 @@ STOP = Section(
         Key(
             name="duration",
             kind=DURATION,
-            doc="No more trials after this long, and those that run are stopped.",
+            doc="After this time no trials start, and running ones are stopped.",
             attributes=("duration_s",),
             example="2h",
             also=("timeout", "time", "max_duration", "time_budget"),
@@ -163,7 +163,7 @@ SWEEP = Section(
         Key(
             name="parameters",
             kind=MapField(names=sweep.PARAMETER_NAME, values=sweep.PARAMETER_TEXT, most=sweep.MAX_PARAMETERS),
-            doc="A range (`0.0..0.5`, `1..8`, `log 1e-5..1e-1`) or values (`sgd | adam`) of each; `when` it is there.",
+            doc="A range (`0.0..0.5`, `1..8`, `log 1e-5..1e-1`) or values (`sgd | adam`) of each; `when` conditions.",
             attributes=("parameters",),
             example="{lr: log 1e-5..1e-1}",
             required=True,
@@ -172,7 +172,7 @@ SWEEP = Section(
         Key(
             name="objective",
             kind=OBJECTIVE,
-            doc="What trials are judged by; a lone text is the metric. An array of runs when left out.",
+            doc="Metric by which trials are compared; a text alone is `metric`. An array of runs when left out.",
             attributes=("objective",),
             example="{metric: accuracy, goal: maximize}",
             also=("metric", "optimize", "target"),
@@ -196,7 +196,7 @@ SWEEP = Section(
         Key(
             name="parallel",
             kind=PARALLEL,
-            doc="How many trials at once; `free` for as many as there is room for.",
+            doc="Trials at the same time; `free` for as many as there is room for.",
             attributes=("parallel",),
             example="4",
             also=("parallelism", "max_concurrent_trials", "parallel_trial_count", "n_jobs", "concurrency"),
@@ -212,7 +212,7 @@ SWEEP = Section(
         Key(
             name="prune",
             kind=PRUNE,
-            doc="Which trials are stopped before their end; a lone word is the rule.",
+            doc="Rule by which trials are stopped early; a word alone is `rule`.",
             attributes=("prune",),
             example="asha",
             also=("pruner", "early_stopping", "early_terminate", "scheduler"),
@@ -220,7 +220,7 @@ SWEEP = Section(
         Key(
             name="stop",
             kind=STOP,
-            doc="When the sweep is over before all of its trials are.",
+            doc="When the sweep ends early.",
             attributes=("stop",),
             example="{duration: 2h}",
             also=("until", "stopping", "stopper", "end"),
@@ -228,7 +228,7 @@ SWEEP = Section(
         Key(
             name="max_failed",
             kind=WHOLE,
-            doc="The sweep has failed when more trials than this have, not counting those that diverged.",
+            doc="The sweep fails when more trials than this fail; trials that diverge do not count.",
             attributes=("max_failed",),
             example="3",
             also=("max_failed_trials", "max_failed_trial_count", "max_failures", "failures"),
@@ -236,7 +236,7 @@ SWEEP = Section(
         Key(
             name="seed",
             kind=WHOLE,
-            doc="Another seed, other values.",
+            doc="Seed of the sampler.",
             attributes=("seed",),
             example="7",
             also=("random_seed", "random_state"),

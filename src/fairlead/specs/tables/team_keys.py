@@ -114,7 +114,7 @@ TEAM = Section(
         Key(
             name="budget",
             kind=BUDGET,
-            doc="What the team may spend, where prices are known; no bound when left out.",
+            doc="Spending limit of the team, if prices are known; none when left out.",
             attributes=("budget",),
             example="{monthly: 2500}",
             also=("budgets", "max_cost", "spend", "cost_limit"),
@@ -122,7 +122,7 @@ TEAM = Section(
         Key(
             name="project_budgets",
             kind=SectionMap(item=BUDGET, names=team.PROJECT, most=team.PROJECTS_MOST),
-            doc="What runs of the team with a label `project` may spend, by its value; within `budget`.",
+            doc="Spending limits of runs with a label `project`, by its value; within `budget`.",
             attributes=("project_budgets",),
             example="{search: {monthly: 500}}",
             also=("projects", "budget_by_project", "project_limits"),

@@ -38,7 +38,7 @@ RESOURCES = Section(
         Key(
             name="gpu",
             kind=GPU,
-            doc="GPUs of each node: a number, a model (A100:8), a least memory (24GB:2) or a share of one (0.5).",
+            doc="GPUs of each node: a number, a model (A100:8), a minimum memory (24GB:2) or a part of one (0.5).",
             attributes=("gpu",),
             example="A100:8",
             also=("gpus", "accelerator", "accelerators", "num_gpus", "gpu_count", "ngpus", "nvidia.com/gpu", "devices"),
@@ -46,8 +46,8 @@ RESOURCES = Section(
         Key(
             name="cpu",
             kind=CPU_OR_AUTO,
-            doc="Cores of each node, such as 4 or 500m; the cluster chooses when left out; `auto` goes by what runs of "
-            "its name used.",
+            doc="Cores of each node, such as 4 or 500m; the cluster chooses when left out; `auto` follows the "
+            "usage of earlier runs of its name.",
             attributes=("cpu_milli", "cpu_auto"),
             example="4",
             also=("cpus", "vcpu", "vcpus", "num_cpus", "core", "cores", "cpu_count", "num_cores"),
@@ -55,8 +55,8 @@ RESOURCES = Section(
         Key(
             name="memory",
             kind=SIZE_OR_AUTO,
-            doc="Memory of each node, request and limit in one, such as 16Gi; no limit when left out; `auto` goes by "
-            "what runs of its name used.",
+            doc="Memory of each node, request and limit in one, such as 16Gi; no limit when left out; `auto` "
+            "follows the usage of earlier runs of its name.",
             attributes=("memory_bytes", "memory_auto"),
             example="16Gi",
             also=("mem", "ram", "memory_gb", "memory_limit"),
@@ -72,7 +72,7 @@ RESOURCES = Section(
         Key(
             name="sharing",
             kind=ListField(item=word(Sharing), most=len(Sharing)),
-            doc="How a part of a GPU may be isolated: mig, mps, time-slicing; chosen for the run when left out.",
+            doc="Allowed isolation of a part of a GPU: mig, mps, time-slicing; chosen for the run when left out.",
             attributes=("sharing",),
             example="[mig, mps]",
             also=("share", "gpu_sharing", "isolation", "mig", "mps", "time_slicing", "sharing_strategy"),
@@ -80,8 +80,7 @@ RESOURCES = Section(
         Key(
             name="colocate",
             kind=FLAG,
-            doc="Whether runs with as many GPUs that say so too may run on the same GPUs at once, under the policy "
-            "`least-work`.",
+            doc="Share whole GPUs with other such runs of the same number of GPUs, under the policy `least-work`.",
             attributes=("colocate",),
             example="true",
             also=("co_locate", "colocation", "interleave", "gpu_packing", "space_sharing", "share_gpus"),
@@ -104,7 +103,7 @@ CAPACITY = Section(
         Key(
             name="max_price",
             kind=DOLLARS,
-            doc="Dollars an hour that a node may cost; dearer nodes, and those of unknown price, are not used.",
+            doc="Maximum dollars an hour of a node; nodes without a known price are not used.",
             attributes=("max_price",),
             example="3.5",
             also=("price", "max_price_per_hour", "price_per_hour", "hourly_price", "bid"),
@@ -127,7 +126,7 @@ CHECKPOINT = Section(
         Key(
             name="from",
             kind=TEXT,
-            doc="Run, model (NAME@STAGE), directory or URL from whose newest checkpoint it begins while it has none.",
+            doc="Run, model (NAME@STAGE), directory or URL with the checkpoint to start from while it has none.",
             attributes=("origin",),
             example="s3://bucket/checkpoints/base-1a2b3c",
             also=("warm_start", "init_from", "resume_from", "load_from", "pretrained", "source", "from_run"),
@@ -135,7 +134,7 @@ CHECKPOINT = Section(
         Key(
             name="every",
             kind=EVERY,
-            doc="The most work that may be lost: a duration (10m), a count (200 steps) or `auto`, chosen by the run.",
+            doc="Interval between checkpoints: a duration (10m), a count (200 steps) or `auto`, chosen by the run.",
             attributes=("every_s", "every_steps", "every_auto"),
             example="10m",
             also=("interval", "frequency", "period", "every_steps", "every_s", "save_steps", "save_every"),
@@ -143,7 +142,7 @@ CHECKPOINT = Section(
         Key(
             name="memory_every",
             kind=DURATION_OR_STEPS,
-            doc="How often the state is held in the memory of the nodes too, for fast recovery: 30s or 20 steps.",
+            doc="Interval of copies in the memory of the nodes, for fast recovery: 30s or 20 steps.",
             attributes=("memory_every_s", "memory_every_steps"),
             example="30s",
             also=("memory", "in_memory", "memory_interval", "replicas", "local_interval", "peer", "neighbour"),
@@ -167,7 +166,7 @@ IDLE = Section(
         Key(
             name="then",
             kind=word(training.WhenIdle),
-            doc="`notify` tells it, `shrink` goes on with the fewest nodes of an elastic gang, `suspend` suspends it.",
+            doc="`notify` reports it, `shrink` continues an elastic gang with its fewest nodes, `suspend` suspends it.",
             attributes=("then",),
             example="suspend",
             also=("action", "do", "on_idle", "policy"),
@@ -354,7 +353,7 @@ TRAINING = Section(
         Key(
             name="model",
             kind=MODEL,
-            doc="The transformer that is trained, for `plan` and `parallel: auto`; a lone text is `config`.",
+            doc="The transformer to train, for `plan` and `parallel: auto`; a text alone is `config`.",
             attributes=("model",),
             example="config.json",
             also=("architecture", "model_config", "network"),
@@ -362,7 +361,7 @@ TRAINING = Section(
         Key(
             name="parallel",
             kind=PARALLEL,
-            doc="How a step is split over the ranks, which the program finds in `run.parallel`; or `auto`.",
+            doc="Split of a step over the ranks, which the program finds in `run.parallel`; or `auto`.",
             attributes=("parallel",),
             example="auto",
             also=("parallelism", "split", "distributed", "mesh"),
@@ -370,7 +369,7 @@ TRAINING = Section(
         Key(
             name="capacity",
             kind=CAPACITY,
-            doc="Which kind of capacity may be used.",
+            doc="Kinds of capacity to use.",
             attributes=("capacity",),
             example="{spot: true}",
             also=("capacity_type", "provisioning"),
@@ -386,7 +385,7 @@ TRAINING = Section(
         Key(
             name="retry",
             kind=RETRY,
-            doc="How often a failed run starts again; a lone number is the restarts after the program itself failed.",
+            doc="Restarts of a failed run; a number alone is `program`.",
             attributes=("retry",),
             example="3",
             also=("retries", "restart", "restarts", "retry_policy", "restart_policy", "max_retries"),
@@ -394,7 +393,7 @@ TRAINING = Section(
         Key(
             name="logs",
             kind=LOGS,
-            doc="How much output is kept; a lone size is `max`.",
+            doc="Limit of kept output; a size alone is `max`.",
             attributes=("logs",),
             example="256Mi",
             also=("log", "output", "logging", "log_size", "max_log_size"),
@@ -402,7 +401,7 @@ TRAINING = Section(
         Key(
             name="metrics",
             kind=METRICS,
-            doc="Reads progress and metrics from the lines that the program prints; a lone text is the pattern.",
+            doc="Reads progress and metrics from printed lines; a text alone is the pattern.",
             attributes=("metrics",),
             example="name=value",
             also=("metric", "metrics_collector", "metrics_pattern", "metric_pattern"),
@@ -410,7 +409,7 @@ TRAINING = Section(
         Key(
             name="priority",
             kind=WHOLE,
-            doc="Higher starts first, from 0 to 1000; -1 takes only what is idle and gives way to every other run.",
+            doc="Higher starts first, from 0 to 1000; -1 uses only idle resources and is preempted by every other run.",
             attributes=("priority",),
             example="100",
             also=("priority_class", "priority_class_name", "prio"),
@@ -435,7 +434,7 @@ TRAINING = Section(
         Key(
             name="max_cost",
             kind=DOLLARS,
-            doc="The run is stopped, with a checkpoint, before it has cost so many dollars.",
+            doc="The run is stopped, with a checkpoint, before it costs this many dollars.",
             attributes=("max_cost",),
             example="25",
             also=("budget", "cost", "cost_limit", "max_spend"),
@@ -451,7 +450,7 @@ TRAINING = Section(
         Key(
             name="deadline",
             kind=DURATION,
-            doc="When the work is to be done, counted from submission; `capacity: {spot: auto}` goes by it.",
+            doc="Time from submission until the work must be done, for `capacity: {spot: auto}`.",
             attributes=("deadline_s",),
             example="24h",
             also=("due", "due_in", "finish_by", "complete_by", "deadline_s"),
@@ -467,7 +466,7 @@ TRAINING = Section(
         Key(
             name="idle",
             kind=IDLE,
-            doc="What follows when it leaves idle what it holds, and when that is so; a lone word is `then`.",
+            doc="Reaction to idle GPUs or cores; a word alone is `then`.",
             attributes=("idle",),
             example="suspend",
             also=("idleness", "when_idle", "on_idle", "idle_policy", "gpu_idle"),
@@ -483,7 +482,7 @@ TRAINING = Section(
         Key(
             name="framework",
             kind=word(training.Framework),
-            doc="The framework by whose variables its ranks meet, beside torchrun's; a lone rank gets them too.",
+            doc="Framework whose variables the ranks get, beside torchrun's; a single rank gets them too.",
             attributes=("framework",),
             example="jax",
             also=("backend", "library", "distributed", "distribution"),
@@ -491,7 +490,7 @@ TRAINING = Section(
         Key(
             name="launch",
             kind=word(training.Launch),
-            doc="`torchrun` sets torchrun's variables for a lone rank too; `exec` turns fast forking of ranks off.",
+            doc="`torchrun` sets torchrun's variables for a single rank too; `exec` disables fast forking of ranks.",
             attributes=("launch",),
             example="torchrun",
             also=("launcher", "start_method"),
@@ -499,7 +498,7 @@ TRAINING = Section(
         Key(
             name="elastic",
             kind=word(training.Elastic),
-            doc="When a rank is killed, `restart` all from a checkpoint, or go on `in_place` until it is back.",
+            doc="When a rank is killed, `restart` all from a checkpoint, or continue `in_place` until it is back.",
             attributes=("elastic",),
             example="in_place",
             also=("resize", "elasticity", "fault_tolerance", "on_rank_loss", "in_place"),
@@ -507,7 +506,7 @@ TRAINING = Section(
         Key(
             name="terminate_on_nan",
             kind=FLAG,
-            doc="Whether a loss that is NaN or infinite, as `run.progress` is told it, ends the run with its step.",
+            doc="Fail the run when `run.progress` reports a loss that is NaN or infinite.",
             attributes=("terminate_on_nan",),
             example="false",
             also=("stop_on_nan", "fail_on_nan", "nan_check", "detect_nan", "check_nan"),
@@ -515,7 +514,7 @@ TRAINING = Section(
         Key(
             name="snapshot",
             kind=FLAG,
-            doc="Whether the code is kept as of submission, so that later edits do not reach the run.",
+            doc="Run a copy of the code as of submission, so that later edits do not change the run.",
             attributes=("snapshot",),
             example="false",
             also=("keep_code", "code_snapshot", "copy_code", "save_code"),
@@ -539,7 +538,7 @@ TRAINING = Section(
         Key(
             name="kubernetes",
             kind=OverlayField(tree=podfields.POD),
-            doc="Fields merged into each pod on Kubernetes, in Kubernetes' own words; other clusters ignore them.",
+            doc="Fields of Kubernetes that are merged into each pod; other clusters ignore them.",
             attributes=("kubernetes",),
             example="{spec: {nodeSelector: {disk: fast}}}",
             also=("pod", "pod_template", "template", "pod_spec", "k8s", "pod_overrides"),
