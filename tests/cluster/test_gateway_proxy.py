@@ -10,13 +10,14 @@ from unittest.mock import Mock
 import pytest
 from click.testing import CliRunner
 
+from fairlead.cli.commands.doctor import doctor
 from fairlead.cli.commands.gateway import gateway
 from fairlead.cluster.local.endpoints import Endpoints
 from fairlead.cluster.local.gateway_proxy import choose, chosen, told
 from fairlead.cluster.local.home import Home
 from fairlead.errors import ClusterError
 from fairlead.gateway.proxying.programs import HAPROXY, PYTHON
-from fairlead.runtime.podfiles import write_json
+from fairlead.runtime.podfiles import take_lock, write_json
 
 
 @pytest.fixture
@@ -97,3 +98,41 @@ def test_the_command_says_what_is_chosen_and_refuses_what_there_is_not(home: Hom
     refused = CliRunner().invoke(gateway, ["--proxy", "nginx"])
     assert refused.exit_code == 2
     assert "'nginx' is not one of 'python', 'haproxy'" in refused.output
+
+
+def checkup() -> tuple[bool, str, str | None] | None:
+    """What `fairlead doctor` finds about haproxy, with the remedy."""
+    found = json.loads(CliRunner().invoke(doctor, ["--json"]).stdout)
+    return next(((each["ok"], each["says"], each["remedy"]) for each in found if each["what"] == "haproxy"), None)
+
+
+def test_the_checkup_says_whether_haproxy_is_there_and_takes_its_configuration(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checkup() is None, "it was not asked for"
+    found, is_here = program(tmp_path), True
+    which = shutil.which
+    monkeypatch.setattr(
+        shutil,
+        "which",
+        lambda name, **more: which(name, **more) if name != HAPROXY else str(found) if is_here else None,
+    )
+    choose(home, HAPROXY)
+    assert checkup() == (True, f"{found}, for the first endpoint", None)
+    home.serving.mkdir()
+    lock = take_lock(home.serving / "gateway.lock")
+    assert lock is not None
+    assert "does not use it yet" in str(checkup())
+    write_json(home.serving / "demand.json", {"pid": 4711})
+    report = {"pid": 4711, "program": str(found), "problem": None, "held": {}}
+    write_json(home.serving / "proxy.json", report)
+    assert checkup() == (True, f"{found} forwards requests", None)
+    write_json(home.serving / "proxy.json", {**report, "held": {"m": "why"}})
+    assert "; 1 endpoint stays with the gateway" in str(checkup())
+    write_json(home.serving / "proxy.json", {**report, "problem": "it ended with 1: [ALERT] unknown keyword"})
+    is_ok, says, remedy = checkup() or (True, "", "")
+    assert (is_ok, "[ALERT] unknown keyword" in says) == (False, True)
+    assert str(remedy).endswith("haproxy.log has its output; `fairlead gateway --proxy python` does without")
+    os.close(lock)
+    is_here = False
+    assert "haproxy is not installed" in str(checkup())

@@ -17,11 +17,13 @@ from fairlead import __version__
 from fairlead.cli.show import as_json, json_option
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.findings import Finding
-from fairlead.cluster.local import limits, machine
+from fairlead.cluster.local import gateway_proxy, limits, machine
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.policy_file import read_rules
 from fairlead.cluster.local.team_file import read_teams
 from fairlead.errors import ClusterError
+from fairlead.gateway.proxying.programs import HAPROXY
+from fairlead.runtime.podfiles import is_locked
 from fairlead.state.scheduling_policy import POLICIES
 from fairlead.text.quantities import describe_cpu, describe_memory, plural
 
@@ -97,7 +99,7 @@ def _here() -> list[Finding]:
     except ClusterError as error:
         return [*findings, Finding(what="state", ok=False, says=str(error))]
     try:
-        return [*findings, _state(cluster), _policy(cluster), _supervisor(cluster)]
+        return [*findings, _state(cluster), _policy(cluster), _supervisor(cluster), *_haproxy(cluster)]
     finally:
         cluster.close()
 
@@ -198,3 +200,30 @@ def _supervisor(cluster: LocalCluster) -> Finding:
         f"{says} does not answer within {ANSWER_S:.0f} s; what runs goes on, but nothing starts, stops or restarts"
     )
     return Finding(what="supervisor", ok=False, says=unheard, remedy=remedy)
+
+
+def _haproxy(cluster: LocalCluster) -> list[Finding]:
+    """Check that haproxy runs with the configuration that the gateway wrote; no finding where it is not chosen."""
+    home = cluster.home
+    try:
+        if gateway_proxy.chosen(home) != HAPROXY:
+            return []
+        program = gateway_proxy.haproxy_program()
+    except ClusterError as error:
+        return [Finding(what="haproxy", ok=False, says=str(error))]
+    if not is_locked(home.serving / "gateway.lock"):
+        return [Finding(what="haproxy", ok=True, says=f"{program}, for the first endpoint")]
+    found = gateway_proxy.told(home)
+    if found is None:
+        says = "the gateway that runs does not use it yet: it finishes its requests, and another one follows"
+        return [Finding(what="haproxy", ok=True, says=says)]
+    if found["problem"] is not None:
+        says = f"{found['program']} does not work, so the gateway forwards all requests: {found['problem']}"
+        remedy = f"{home.serving / 'haproxy.log'} has its output; `fairlead gateway --proxy python` does without"
+        return [Finding(what="haproxy", ok=False, says=says, remedy=remedy)]
+    num_held = len(found["held"])
+    verb = "stays" if num_held == 1 else "stay"
+    stays = (
+        f"; {plural(num_held, 'endpoint')} {verb} with the gateway, and `fairlead gateway` says why" if num_held else ""
+    )
+    return [Finding(what="haproxy", ok=True, says=f"{found['program']} forwards requests{stays}")]
