@@ -63,7 +63,7 @@ place = "/var/run/secrets/kubernetes.io/serviceaccount"
 tls = ssl.create_default_context(cafile=place + "/ca.crt")
 url = "https://%s:%s/apis/discovery.k8s.io/v1/namespaces/serve/endpointslices/serve-web" % (
     os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"])
-known, counts, lock, answered = [], collections.Counter(), threading.Lock(), []
+known, counts, lock, answered, asked = [], collections.Counter(), threading.Lock(), [], {}
 
 def learn():
     while True:
@@ -76,10 +76,15 @@ def learn():
         time.sleep(0.3)
 
 def ask(number):
+    asked[number] = "no gateway"
     for tries in (1, 2):
-        there = list(known)
+        while not (there := list(known)):
+            time.sleep(0.05)
+        asked[number] = where = there[(number + tries) % len(there)]
         try:
-            connection = http.client.HTTPConnection(*there[(number + tries) % len(there)], timeout=90)
+            connection = http.client.HTTPConnection(*where, timeout=5)
+            connection.connect()
+            connection.sock.settimeout(75)  # longer than the gateway takes to answer that nothing came
             connection.request("GET", "/asked", headers={"Host": "serve-web.serve.svc"})
             answer = connection.getresponse()
             said = answer.read().decode()
@@ -89,11 +94,13 @@ def ask(number):
                 answered.append(time.monotonic())
                 if answered[0] < answered[-1] - 5 and "told" not in globals():
                     globals()["told"] = print("under way", flush=True)
+            del asked[number]
             return
         except (OSError, http.client.HTTPException) as error:
             if tries == 2:
                 with lock:
-                    counts["failed " + repr(error)] += 1
+                    counts["failed %r at %s" % (error, where)] += 1
+                asked.pop(number, None)
 
 threading.Thread(target=learn, daemon=True).start()
 while not known:
@@ -101,11 +108,14 @@ while not known:
 threads, began = [], time.monotonic()
 for number in range(int(seconds * rate)):
     time.sleep(max(0.0, began + number / rate - time.monotonic()))
-    threads.append(threading.Thread(target=ask, args=(number,)))
+    threads.append(threading.Thread(target=ask, args=(number,), daemon=True))
     threads[-1].start()
+until = time.monotonic() + 165
 for each in threads:
-    each.join()
-print(json.dumps(counts))
+    each.join(max(0.0, until - time.monotonic()))
+for number, where in list(asked.items()):
+    counts["no end of %d at %s" % (number, where)] += 1
+print(json.dumps(counts), flush=True)
 """
 
 
@@ -171,7 +181,7 @@ class Asking:
             reader.start()
             try:
                 yield
-                asking.wait(timeout=seconds + 120)
+                asking.wait(timeout=seconds + 180)
             finally:
                 asking.kill()
                 reader.join()
