@@ -241,12 +241,13 @@ def find(name: str, *, team: str | None = None, context: str | None = None, name
         context: Context of the kubeconfig; with neither this nor ``namespace``, this machine is used.
 
     Raises:
-        NotFound: No run has that name.
+        NotFound: No run has that name; on Kubernetes without ``team``, none in the namespace of the client.
+        Conflict: No team is given, and unfinished runs of several teams have the name; or it has no pods of its own.
     """
     cluster = open_named(context, namespace)
     try:
         return RunHandle(cluster, leaf(cluster.find(name, team)).uid)
-    except NotFound:
+    except FairleadError:
         cluster.close()
         raise
 

@@ -82,6 +82,8 @@ TRIES = 8
 SAME_S = 1.0
 LEAST_UID = 4
 """Minimum length of a uid's prefix that identifies a run."""
+MOST_TEAMS = 5
+"""Number of other teams with a run of a name that are told."""
 
 
 class UserClient:
@@ -462,6 +464,14 @@ class UserClient:
         same = [run for run in runs if run.uid.startswith(name)]
         if len(same) == 1 and len(name) >= LEAST_UID:
             return same[0]
+        elsewhere = self._teams_with(name) if team is None and is_object_name(name) else []
+        if elsewhere:
+            told = ", ".join(f"{each}/{name}" for each in elsewhere[:MOST_TEAMS])
+            more = f" and {len(elsewhere) - MOST_TEAMS} more" if len(elsewhere) > MOST_TEAMS else ""
+            raise NotFound(
+                f"There is no run named {name!r} in the namespace {namespace!r}, which is looked at without a team; "
+                f"{'there is' if len(elsewhere) == 1 else 'there are'} {told}{more}. Give it with its team."
+            )
         raise unknown(name, [run.spec.name for run in runs], where=f" in the namespace {namespace!r}")
 
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
@@ -738,6 +748,17 @@ class UserClient:
             if newest is None or found.created_at > newest.created_at:
                 newest = found
         return newest
+
+    def _teams_with(self, name: str) -> list[str]:
+        """Return the namespaces with a workload of a name, sorted; none if the user may not read all of them."""
+        query = {"fieldSelector": f"metadata.name={name}"}
+        try:
+            found = [each for kind in workload_kinds() for each in items_of(self.client, kind, None, query)]
+        except ApiError as error:
+            if error.status != 403:
+                raise _explained(error, self.namespace) from error
+            return []
+        return sorted({str(each["metadata"]["namespace"]) for each in found})
 
     def _read(self, namespace: str, name: str, kind: str) -> AnyObject | None:
         try:
