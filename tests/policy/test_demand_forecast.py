@@ -13,7 +13,14 @@ def test_a_steady_need_is_foreseen_without_a_margin() -> None:
 
 
 def test_too_little_of_a_past_foretells_nothing() -> None:
-    assert forecast((5,) * 24, 5, 0.9) is None
+    assert forecast((5,) * 14, 5, 0.9) is None
+    assert forecast((5,) * 15, 5, 0.9) is not None
+
+
+def test_a_quantile_of_few_errors_is_the_greatest_of_them() -> None:
+    found = forecast((2, 2, 2, 2, 9, *(2,) * 10), 5, 0.95)
+    assert found is not None
+    assert found.nodes == 9
 
 
 def test_a_steady_rise_is_foreseen() -> None:

@@ -19,8 +19,9 @@ from fairlead.frozen import dataclass
 Floats = NDArray[np.float64]
 
 DAY_SLOTS = 24 * 60
-# With a shorter history errors are unknown, and there is no forecast.
-LEAST_ORIGINS = 20
+# With a shorter history errors are unknown, and there is no forecast. A quantile of few errors is the greatest of them,
+# which errs towards too many nodes.
+LEAST_ORIGINS = 10
 # The age difference in minutes at which an error counts half as much.
 HALF_LIFE_SLOTS = 6 * 60.0
 
