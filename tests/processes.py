@@ -10,15 +10,15 @@ LIMIT_S = 240.0
 
 
 class Child(subprocess.Popen[AnyStr]):
-    """A process that is killed once its block ends with an error, or after ``LIMIT_S``.
+    """A process that is killed once its block ends with an error, or after ``limit_s``.
 
     Plain ``Popen`` as a context waits without a limit for a process that nobody has told to end, so that a failed
     assertion in its block would be a hang; and reading a line from one that has stopped to write never ends.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, *arguments: Any, limit_s: float = LIMIT_S, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._limit = threading.Timer(LIMIT_S, self.kill)
+        self._limit = threading.Timer(limit_s, self.kill)
         self._limit.daemon = True
         self._limit.start()
 

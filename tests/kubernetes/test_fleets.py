@@ -24,15 +24,15 @@ from tests.kubernetes.testcluster.fakes import add_nodes
 from tests.processes import Child
 from tests.waiting import until
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.long]
+CUT_OFF_S = float(os.environ.get("FAIRLEAD_CUT_OFF_S", "10"))
+"""Seconds for which a cluster is out of reach; minutes are as good as seconds to the controller, and take minutes."""
+pytestmark = [pytest.mark.kubernetes, pytest.mark.long, pytest.mark.timeout(600 + CUT_OFF_S)]
 
 COMMAND = (sys.executable, "-m", "fairlead.cli.main")
 NUM_RUNS = 5
 PODS = "/api/v1/namespaces/default/pods"
 # Of three processes that start and a dozen requests between each two of their rounds, beside a whole suite.
 PATIENCE_S = 180.0
-CUT_OFF_S = float(os.environ.get("FAIRLEAD_CUT_OFF_S", "10"))
-"""Seconds for which a cluster is out of reach; minutes are as good as seconds to the controller, and take minutes."""
 FLEET = """
 kind: Fleet
 name: research
@@ -85,8 +85,9 @@ class World:
             argv = ["operator", "--namespace", "default", "--listen", "127.0.0.1:0"]
             environ = {**self.environ, "KUBECONFIG": str(self.planes[what].kubeconfig())}
         self._running[what] = Child(
-            [*COMMAND, *argv], cwd=self._directory, env=environ, stdout=self._log, stderr=self._log
-        )
+            [*COMMAND, *argv], cwd=self._directory, env=environ, stdout=self._log, stderr=self._log,
+            limit_s=600.0 + CUT_OFF_S,
+        )  # fmt: skip
 
     def kill(self, *what: str) -> None:
         """Kill processes with SIGKILL."""
@@ -133,7 +134,10 @@ class World:
     def told(self) -> str:
         """Tell what happened to each run, and what the processes said last."""
         lines = (self._directory / "log").read_text(errors="replace").splitlines()
-        return "\n".join((self("events", "research"), *lines[-60:], json.dumps(self.runs(), indent=1)))
+        over = [
+            f"{what} ended with {code}" for what, each in self._running.items() if (code := each.poll()) is not None
+        ]
+        return "\n".join((self("events", "research"), *lines[-60:], json.dumps(self.runs(), indent=1), *over))
 
     def close(self) -> None:
         self.kill()
