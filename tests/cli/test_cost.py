@@ -63,7 +63,7 @@ def test_status_says_goodput_by_the_uses_of_the_bill(ran: Call) -> None:
 def test_idle_time_is_a_row_of_its_own(ran: Call) -> None:
     table = ran("cost", "--since", "1h").out.splitlines()
     assert table[0].split() == ["RUN", "COST", "SHARE", "NODE-HOURS", "FOR"]
-    assert table[-1].startswith("(idle)")
+    assert table[-1].startswith("(no run)")
 
 
 def test_without_a_price_that_is_said(call: Call) -> None:

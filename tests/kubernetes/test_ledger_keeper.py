@@ -10,10 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.manifests.pods import REPORTER_CPU_MILLI
 from fairlead.cluster.kubernetes.operator.ledger import ledger_keeper
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPublisher
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
@@ -22,6 +24,7 @@ from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.ledger_tables import holder_of
 from fairlead.errors import ClusterError
+from fairlead.ledger.usage import Use
 from fairlead.policy.decide import decide
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.specs.team import Budget, Team
@@ -272,3 +275,61 @@ def test_costs_that_are_too_large_are_given_up(tmp_path: Path) -> None:
     server.status = 413
     assert look(NOW + 86_400 + 29) == 2
     assert look(NOW + 86_400 + 89) == 1  # today's, which are others now
+
+
+def a_pod(version: int, name: str, cpu: str, bound: str, owner: str = "") -> dict[str, Any]:
+    """A pod of no run; of a Pool's or a run's placeholder with that kind of owner."""
+    metadata: dict[str, Any] = {
+        "name": name, "namespace": "kube-system", "uid": name, "resourceVersion": str(version),
+        "creationTimestamp": BORN,
+    }  # fmt: skip
+    if owner:
+        api = f"{names.DOMAIN}/v1alpha1"
+        metadata["ownerReferences"] = [{"apiVersion": api, "kind": owner, "name": "x", "uid": "x", "controller": True}]
+        metadata["labels"] = {names.ROOM_FOR: "x", names.INDEX: "0"}
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}
+    spec = {"nodeName": "n", "containers": [container]}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", "conditions": [scheduled]}}
+
+
+def test_what_no_run_holds_is_billed_as_what_it_is_for_from_when_it_was_bound(tmp_path: Path) -> None:
+    view, place = no_nodes(), str(tmp_path / "ledger.db")
+    keeper = LedgerKeeper(view, place)
+    view.nodes.put(a_node(1, "8"))
+    view.pods.put(a_pod(2, "agent", "2", "2026-11-20T00:00:00Z"))
+    view.pods.put(a_pod(3, "ahead", "1", "2026-11-20T01:00:00Z", "Pool"))
+    view.pods.put(a_pod(4, "coming", "3", "2026-11-20T02:00:00Z", "Training"))
+    keeper.act(NOW + 2 * 3600 + 1)
+    view.pods.drop("kube-system/coming", 5)
+    keeper.act(NOW + 4 * 3600)
+    keeper.rest()
+    # While nobody led one went; it is billed until it was seen last.
+    view.pods.drop("kube-system/ahead", 6)
+    second = LedgerKeeper(view, place)
+    second.act(NOW + 9 * 3600)
+    second.act(NOW + 10 * 3600)
+    costs = second.costs_of(int(NOW) // 86400, NOW + 10 * 3600)
+    second.rest()
+    assert costs is not None
+    bill, _ = costs
+    # The node's cores are 8 less what a run's reporter takes there.
+    cores = 8.0 - REPORTER_CPU_MILLI / 1000
+    hours = {line.use: line.microusd / 8e6 * cores for line in bill.lines}
+    assert hours[Use.SYSTEM] == pytest.approx(2 * 10, rel=1e-4)
+    assert hours[Use.KEPT_FREE] == pytest.approx(1 * 3, rel=1e-4)
+    assert hours[Use.PLACEHOLDER] == pytest.approx(3 * 2, rel=1e-4)
+    assert {line.key for line in bill.lines} == {None}
+    assert sum(line.microusd for line in bill.lines) == bill.billed_microusd == 80_000_000
+
+
+def test_an_operator_of_one_namespace_bills_nothing_of_others(tmp_path: Path) -> None:
+    view = no_nodes()
+    keeper = LedgerKeeper(view, str(tmp_path / "ledger.db"), namespace="team")
+    view.nodes.put(a_node(1, "8"))
+    view.pods.put(a_pod(2, "agent", "2", "2026-11-20T00:00:00Z"))
+    keeper.act(NOW)
+    costs = keeper.costs_of(int(NOW) // 86400, NOW + 3600)
+    keeper.rest()
+    assert costs is not None
+    assert {line.use for line in costs[0].lines} == {Use.IDLE}

@@ -14,6 +14,7 @@ from fairlead.errors import ClusterError, Conflict
 from fairlead.ledger.activity import ended_ms
 from fairlead.ledger.bills import statement, stretches_of
 from fairlead.ledger.usage import DAY_MS, HOUR_MS, Use, share_of
+from fairlead.state.snapshot import Grant, Pod, PodPhase
 from tests.ledger.months import MONTH_MS, START_MS, Life, Month, month, recount
 
 WINDOW = (START_MS + 5 * HOUR_MS + 1, START_MS + 11 * DAY_MS + 7 * HOUR_MS)
@@ -105,22 +106,24 @@ def test_what_is_open_and_what_was_spent_survives_its_writer(ledger_place: str) 
     for node in world.nodes:
         ledger.set_price(Price(node=node.name, from_ms=0, rate=3_600_000_000, source="test"))
     first, second = (ended_of(world, life) for life in world.lives[:2])
+    holder = second.held.holder
+    assert holder is not None
     ledger.write([first.held, second.held], [], 17)
     ledger.write([replace(first.held, pod=replace(first.held.pod, started_at=5.0))], [second], 16)
     ledger.close()
     again = UsageLedger(ledger_place)
     assert [each.pod.started_at for each in again.open_pods().values()] == [5.0]
-    assert again.closed_pods() == {second.held.holder.uid: {second.held.pod.uid}}
+    assert again.closed_pods() == {holder.uid: {second.held.pod.uid}}
     assert again.seen_ms() == 17  # it does not go back
-    spent = again.spent_by_run(second.held.holder.uid)
+    spent = again.spent_by_run(holder.uid)
     length_ms = second.end_ms - round(second.held.pod.created_at * 1000)
     assert spent == pytest.approx(length_ms / HOUR_MS * 3.6e9 * second.held.share / 5_040_000, abs=3)
     months = {month_of(at / 1000)[0] for at in range(START_MS, START_MS + 3 * MONTH_MS, DAY_MS)}
-    account = second.held.holder.team, second.held.holder.project
+    account = holder.team, holder.project
     assert sum(again.spent_by_account(name).get(account, 0) for name in months) == spent
     # What is charged may be forgotten once the run is gone; its costs stay.
-    again.forget([second.held.holder.uid])
-    assert (again.closed_pods(), again.spent_by_run(second.held.holder.uid)) == ({}, spent)
+    again.forget([holder.uid])
+    assert (again.closed_pods(), again.spent_by_run(holder.uid)) == ({}, spent)
     assert not again.is_told("team", "2026-11", 50)
     again.note_told("team", "2026-11", 80)
     again.note_told("team", "2026-11", 80)
@@ -132,6 +135,7 @@ def test_a_transaction_that_fails_leaves_nothing(ledger_place: str) -> None:
     world = month(3)
     ledger = UsageLedger(ledger_place)
     one = ended_of(world, world.lives[0])
+    assert one.held.holder is not None
     broken = replace(one, held=replace(one.held, holder=replace(one.held.holder, team=None)))  # type: ignore[arg-type]
     with pytest.raises(ClusterError, match="ledger"):
         ledger.write([one.held], [broken], 5)
@@ -226,4 +230,26 @@ def test_idle_time_is_on_the_bill_of_the_pod_once_it_is_charged(ledger_place: st
         plain[each.use] += each.end_ms - each.start_ms
     assert lengths[Use.PRODUCTIVE] + lengths[Use.IDLE_IN_RUN] == plain[Use.PRODUCTIVE]
     assert lengths[Use.IDLE_IN_RUN] == pytest.approx(0.25 * plain[Use.PRODUCTIVE], rel=0.01)
+    ledger.close()
+
+
+def test_what_no_run_held_is_kept_by_its_use_and_counts_once(ledger_place: str) -> None:
+    ledger = UsageLedger(ledger_place)
+    pod = Pod(
+        uid="agent", workload_uid="", attempt=0, index=0, node="n", grant=Grant(cpu_milli=1000),
+        phase=PodPhase.RUNNING, created_at=START_MS / 1000,
+    )  # fmt: skip
+    held = HeldPod(pod=pod, holder=None, share=1000, use=Use.SYSTEM)
+    ledger.write([held], [], START_MS)
+    assert ledger.open_pods() == {"agent": held}
+    end = Ended(held=held, progress=None, end_ms=START_MS + DAY_MS + HOUR_MS)
+    for _ in range(2):  # as after a connection that broke
+        ledger.write([], [end], START_MS + 1)
+    assert (ledger.open_pods(), ledger.closed_pods()) == ({}, {"": {"agent"}})
+    ledger.write([], [], START_MS + 2)
+    assert ledger.closed_pods() == {}
+    first = START_MS // DAY_MS
+    found = [each for day in range(first, first + 3) for each in ledger.of_day(day)]
+    assert sum(each.end_ms - each.start_ms for each in found) == DAY_MS + HOUR_MS
+    assert {(each.holder, each.use, each.share) for each in found} == {(None, Use.SYSTEM, 1000)}
     ledger.close()

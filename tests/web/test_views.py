@@ -252,7 +252,7 @@ def test_costs_are_the_rows_of_the_command(world: World, monkeypatch: pytest.Mon
         # Rows of runs that are over do not move while the test looks.
         found = cost_rows(world.cluster.costs(by, since=NOW - 7 * 86400, until=NOW), by)
         assert sum(row["microusd"] for row in found) == 7 * 86400 * 1_000_000
-        assert "(idle)" in text or by in (Grouping.POOL, Grouping.DAY)
+        assert "(no run)" in text or by in (Grouping.POOL, Grouping.DAY)
         assert describe_microusd(604_800_000_000)[:4] in text
 
 

@@ -26,6 +26,8 @@ from fairlead.specs.training import Training
 from fairlead.state.snapshot import Pod, Progress, Spending
 
 INTERVAL = 'u.node, u.use, u.start_ms, u.end_ms, u.share, h.uid, h.run, h.team, h.model, h.project, h."user"'
+# In the tables, the holder of what no run holds.
+NO_HOLDER = Holder(uid="", run="", team="", model="")
 MODEL_LABEL = "model"
 # The payer: the words of a row, or None for idle capacity without a payer. In daily rows the day comes first.
 Payer = tuple[str, ...] | None
@@ -120,12 +122,11 @@ class LedgerTables:
             self._db.execute(statement)
 
     def add(self, intervals: Iterable[Interval]) -> None:
-        """Add intervals of runs, also to the daily sums."""
+        """Add intervals, also to the daily sums."""
         known: dict[Holder, int] = {}
         rows, sums = [], defaultdict[tuple[object, ...], int](int)
         for whole in intervals:
-            holder = whole.holder
-            assert holder is not None, "what no run holds is not kept: it is what is left"
+            holder = NO_HOLDER if whole.holder is None else whole.holder
             if holder not in known:
                 known[holder] = self._id_of(holder)
             for day, each in _by_day(whole):
@@ -312,7 +313,9 @@ def _intervals(rows: list[Any]) -> list[Interval]:
             start_ms=row[2],
             end_ms=row[3],
             share=row[4],
-            holder=Holder(uid=row[5], run=row[6], team=row[7], model=row[8], project=row[9], user=row[10]),
+            holder=Holder(uid=row[5], run=row[6], team=row[7], model=row[8], project=row[9], user=row[10])
+            if row[5]
+            else None,
         )
         for row in rows
     ]

@@ -29,7 +29,7 @@ from fairlead.text.quantities import plural
 
 DAY_S = DAY_MS / 1000
 WINDOW_S = 30 * DAY_S
-NOBODY = "(idle)"
+NOBODY = "(no run)"
 # Maximum budgets listed below a table.
 MOST_BUDGETS = 10
 

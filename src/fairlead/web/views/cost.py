@@ -44,7 +44,7 @@ def cost(question: Question) -> Answer:
 
 def _row(row: dict[str, Any], by: Grouping, whole: int) -> dict[str, Any]:
     return {
-        "name": "(idle)" if row[by.value] is None else row[by.value] or "-",
+        "name": "(no run)" if row[by.value] is None else row[by.value] or "-",
         "uid": row.get("uid"),
         "cost": describe_microusd(row["microusd"]),
         "part": row["microusd"] / whole if whole else 0.0,

@@ -97,7 +97,7 @@ class PodObject:
         engine: The engine that created it; empty for one that Fairlead created.
         room_for: The uid of the run or Pool whose placeholder it is; empty for all other pods, including gang members.
         pool: The name of that Pool; empty if it is a run.
-        bound_at: The time at which a placeholder was bound; None before.
+        bound_at: The time at which a pod without a run was bound; None before, and for pods of runs.
         ready: For a replica of an endpoint or a gateway, whether it passes its readiness probe.
         is_gateway: It is a gateway, which forwards requests to endpoints.
         family: For a pipeline's driver, the last reported state of the runs that it requested; empty for none.
@@ -184,6 +184,7 @@ def read_pod(content: Object) -> PodObject:
         requests=pod_requests(spec),
         created_at=seconds(metadata["creationTimestamp"]),
         daemon=sys.intern(owner["uid"]) if owner.get("kind") == "DaemonSet" else "",
+        bound_at=_bound_at(spec, status),
     )
     if names.ENGINE in labels and names.RUN_UID in labels:
         return _ours(basic, content, labels[names.RUN_UID], labels)
@@ -196,12 +197,9 @@ def read_pod(content: Object) -> PodObject:
     if not is_ours or not (of_pool or is_leaf_kind(owner.get("kind"))):
         return basic
     if names.ROOM_FOR in labels:
-        conditions = {c["type"]: c for c in status.get("conditions") or ()}
-        bound = conditions.get("PodScheduled", {}) if basic.node else {}
-        at = seconds(bound["lastTransitionTime"]) if bound.get("lastTransitionTime") else None
         index = _whole(labels.get(names.INDEX))
         pool = str(owner["name"]) if of_pool else ""
-        return replace(basic, room_for=owner["uid"], pool=pool, index=index, bound_at=at)
+        return replace(basic, room_for=owner["uid"], pool=pool, index=index)
     if of_pool:
         return basic
     ours = _ours(basic, content, owner["uid"], labels)
@@ -209,6 +207,15 @@ def read_pod(content: Object) -> PodObject:
         return ours
     # For a training run, readiness of its pods shows only that they have started.
     return replace(ours, ready=_is_ready(status))
+
+
+def _bound_at(spec: Object, status: Object) -> float | None:
+    if not spec.get("nodeName"):
+        return None
+    at = next(
+        (c.get("lastTransitionTime") for c in status.get("conditions") or () if c["type"] == "PodScheduled"), None
+    )
+    return None if at is None else seconds(at)
 
 
 def _is_ready(status: Object) -> bool:

@@ -28,7 +28,7 @@ from fairlead.ledger.bills import Statement, cost_of, statement, stretches_of
 from fairlead.ledger.goodput import Goodput, goodput
 from fairlead.ledger.outage import carried_on
 from fairlead.ledger.run_cost import RunCost
-from fairlead.ledger.usage import DAY_MS, WHOLE, Holder, Interval, milliseconds, share_of
+from fairlead.ledger.usage import DAY_MS, WHOLE, Holder, Interval, Use, milliseconds, share_of
 from fairlead.policy.placement.node_eligibility import price_label
 from fairlead.specs.pool import Pool
 from fairlead.state.plan import CreatePod
@@ -42,6 +42,7 @@ MARK_S = 10.0
 # How long to wait before retrying a database that does not answer; at most a tenth of the time is spent on it.
 RETRY_S, RETRY_TIMES = 5.0, 9
 GONE = "gone"
+NO_RUN = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +103,11 @@ class LedgerKeeper:
         self._marks = view.marks()
         self._runs: set[str] = set()
         self._nodes: set[str] = set()
+        # By run; pods of no run are at NO_RUN.
         self._open: dict[str, dict[str, HeldPod]] = {}
         self._closed: dict[str, set[str]] = {}
+        # Uids of open pods of no run, by node.
+        self._others: defaultdict[str, set[str]] = defaultdict(set)
         # How long the resources of each open pod were idle, by hour.
         self._idle: dict[str, dict[int, int]] = {}
         # Nodes seen while this operator led.
@@ -301,6 +305,7 @@ class LedgerKeeper:
         if pools != self._pools:
             self._pools = pools
             self._nodes |= {node.key for node in self._view.nodes.all()}
+        self._charge_others(now)
         self._price(now)
         found = [each for uid in self._runs if (each := self._view.find(uid)) is not None]
         self._charge(found, now, missing=self._runs - {each.uid for each in found})
@@ -323,8 +328,13 @@ class LedgerKeeper:
         self._inherited_ms = milliseconds(now) if seen_ms is None else min(seen_ms, milliseconds(now))
         self._summaries, self._spent, self._present = {}, None, set()
         self._touched_days = set(range(day_of(self._inherited_ms), day_of(milliseconds(now)) + 1))
-        self._runs = {each.uid for each in self._view.runs()} | set(self._open)
+        self._runs = ({each.uid for each in self._view.runs()} | set(self._open)) - {NO_RUN}
+        others = self._open.get(NO_RUN, {}).values()
         self._nodes = {each.key for each in self._view.nodes.all()} | set(self._prices)
+        self._nodes |= {each.pod.node for each in others}
+        self._others = defaultdict(set)
+        for each in others:
+            self._others[each.pod.node].add(each.pod.uid)
         self._is_following = True
         log.info("the ledger has %d pods that hold something", len(held))
 
@@ -369,6 +379,43 @@ class LedgerKeeper:
                 self._pool_names[price.node] = pool
             self._touched_days.add(day_of(price.from_ms))
             self._view.look_again_at_node(price.node)
+
+    def _charge_others(self, now: float) -> None:
+        """Record what pods of no run hold of nodes where something has changed.
+
+        They begin when they were bound, and end when they are seen to be gone. An operator that sees runs of one
+        namespace alone charges none of them.
+        """
+        if self._namespace is not None:
+            return
+        pods = self._open.setdefault(NO_RUN, {})
+        for name in self._nodes:
+            node = self._view.nodes.get(name)
+            bound = (*self._view.pods_on(name), *self._view.placeholders_on(name))
+            there = {pod.uid: pod for pod in bound if not pod.run_uid}
+            for uid in self._others[name] - there.keys():
+                one = self._vanished(pods.pop(uid), None, now)
+                self._others[name].discard(uid)
+                self._inherited.discard(uid)
+                self._backlog.held.pop(uid, None)
+                self._backlog.ended[uid] = one
+            self._inherited -= there.keys()
+            if node is None:
+                continue
+            capacity = _capacity(node)
+            for uid, pod in there.items():
+                share = 0 if uid in pods else share_of(_grant(pod), capacity)
+                if share:
+                    pods[uid] = self._backlog.held[uid] = HeldPod(
+                        pod=Pod(
+                            uid=uid, workload_uid=NO_RUN, attempt=0, index=0, node=name, grant=_grant(pod),
+                            phase=PodPhase.RUNNING, created_at=pod.created_at if pod.bound_at is None else pod.bound_at,
+                        ),
+                        holder=None,
+                        share=share,
+                        use=_use_of(pod),
+                    )  # fmt: skip
+                    self._others[name].add(uid)
 
     def _charge(self, found: Iterable[TrainingObject], now: float, missing: Iterable[str] = ()) -> None:
         """Record what the pods of some runs hold and held; ``missing`` are runs whose objects are gone."""
@@ -417,7 +464,9 @@ class LedgerKeeper:
             self._idle.pop(pod.uid, None)
             self._summaries.pop(pod.workload_uid, None)
             self._spent = None
-            self._touched_days |= set(range(day_of(milliseconds(pod.created_at)), day_of(one.end_ms) + 1))
+            # What a pod of no run held is of one use, so its end changes no earlier day.
+            first_ms = one.end_ms if one.held.holder is None else milliseconds(pod.created_at)
+            self._touched_days |= set(range(day_of(first_ms), day_of(one.end_ms) + 1))
         backlog.held, backlog.ended = {}, {}
         if backlog.gone:
             ledger.forget(backlog.gone)
@@ -538,12 +587,13 @@ class LedgerKeeper:
         by_project = defaultdict(int, self._spent[1])
         changes, since_ms = self._ledger.price_changes(), milliseconds(since)
         live: defaultdict[tuple[str, str], list[Interval]] = defaultdict(list)
-        for each in self._live(milliseconds(now)):
+        held = (each for uid in self._open if uid != NO_RUN for each in self._live(milliseconds(now), uid))
+        for each in held:
             if each.holder is not None and each.end_ms > since_ms:
                 part = replace(each, start_ms=max(each.start_ms, since_ms))
                 live[each.holder.team, each.holder.project].append(part)
-        for account, held in live.items():
-            by_project[account] += cost_of(held, changes) or 0
+        for account, parts in live.items():
+            by_project[account] += cost_of(parts, changes) or 0
         by_team = defaultdict[str, int](int)
         for (team, _), amount in by_project.items():
             by_team[team] += amount
@@ -554,6 +604,13 @@ class LedgerKeeper:
             return 0
         live = cost_of(self._live(milliseconds(now), uid), self._ledger.price_changes())
         return self._ledger.spent_by_run(uid) + (live or 0)
+
+
+def _use_of(pod: PodObject) -> Use:
+    """Return what a pod of no run is for: a node kept in advance, a node for a run that waits, or anything else."""
+    if not pod.room_for:
+        return Use.SYSTEM
+    return Use.KEPT_FREE if pod.pool else Use.PLACEHOLDER
 
 
 def _essence(pod: Pod) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ from fairlead.cluster.records import dump, load
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 from fairlead.ledger.bills import PriceChange, cost_of
-from fairlead.ledger.usage import DAY_MS, Holder, Interval
+from fairlead.ledger.usage import DAY_MS, Holder, Interval, Use, milliseconds
 from fairlead.state.snapshot import Pod, Progress
 
 SCHEMA = (
@@ -30,23 +30,48 @@ SCHEMA = (
     "microusd INTEGER NOT NULL, PRIMARY KEY (month, team, run))",
     "CREATE TABLE IF NOT EXISTS ledger_marks (name TEXT PRIMARY KEY, at_ms INTEGER NOT NULL)",
 )
+USES = frozenset(use.value for use in Use)
 BUSY_S = 10.0
 SEEN = "seen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPod:
-    """A pod and the share of its node that it pays for."""
+    """A pod and the share of its node that it pays for.
+
+    Attributes:
+        holder: Its run; None for a pod of no run.
+        use: The use of a pod of no run; None for a pod of a run, whose use changes over time.
+    """
 
     pod: Pod
-    holder: Holder
+    holder: Holder | None
     share: int
+    use: Use | None = None
 
     def intervals(
         self, progress: Progress | None, end_ms: int, idle_ms: Mapping[int, int] | None = None
     ) -> list[Interval]:
         """Return what the pod held up to an end, by use; ``idle_ms`` as in ``fairlead.ledger.activity``."""
-        return intervals_of(self.pod, self.holder, progress, end_ms, self.share, idle_ms)
+        if self.holder is not None:
+            return intervals_of(self.pod, self.holder, progress, end_ms, self.share, idle_ms)
+        assert self.use is not None
+        start_ms = milliseconds(self.pod.created_at)
+        return [
+            Interval(
+                node=self.pod.node,
+                holder=None,
+                use=self.use,
+                start_ms=start_ms,
+                end_ms=max(start_ms, end_ms),
+                share=self.share,
+            )
+        ]
+
+    @property
+    def payer(self) -> str:
+        """Return the holder, or the use of a pod of no run, as text."""
+        return self.use or "" if self.holder is None else dump(self.holder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +133,15 @@ class UsageLedger:
             self._db.executemany(
                 "INSERT INTO held_pods VALUES (?, ?, ?, 0, ?, ?) "
                 "ON CONFLICT (uid) DO UPDATE SET pod = excluded.pod WHERE held_pods.closed = 0",
-                [(e.pod.uid, e.pod.workload_uid, e.share, dump(e.pod), dump(e.holder)) for e in held],
+                [(e.pod.uid, e.pod.workload_uid, e.share, dump(e.pod), e.payer) for e in held],
             )
+            ended = tuple(ended)
             for each in ended:
                 self._end(each)
+            # A pod of no run is gone once it has ended. Its row stays for as long as its end may be written again.
+            done = self._db.execute("SELECT uid FROM held_pods WHERE run = '' AND closed = 1").fetchall()
+            now = {each.held.pod.uid for each in ended}
+            self._db.executemany("DELETE FROM held_pods WHERE uid = ?", [row for row in done if row[0] not in now])
             self._db.execute(
                 "INSERT INTO ledger_marks VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
                 "SET at_ms = max(ledger_marks.at_ms, excluded.at_ms)",
@@ -130,13 +160,16 @@ class UsageLedger:
         found = held.intervals(ended.progress, ended.end_ms, self._tables.idle_of(held.pod.uid))
         self._tables.forget_idle(held.pod.uid)
         self._tables.add(found)
+        holder = held.holder
+        if holder is None:
+            return
         for month, part in _by_month(found).items():
             amount = cost_of(part, self._price_changes())
             if amount is not None:
                 self._db.execute(
                     "INSERT INTO run_costs VALUES (?, ?, ?, ?) ON CONFLICT (month, team, run) "
                     "DO UPDATE SET microusd = run_costs.microusd + excluded.microusd",
-                    (month, held.holder.team, held.holder.uid, amount),
+                    (month, holder.team, holder.uid, amount),
                 )
 
     def add_idle(self, measured: Iterable[tuple[str, int, int, float]]) -> None:
@@ -192,7 +225,7 @@ class UsageLedger:
         """Return the pods that held resources when they were last seen, by uid."""
         with self._reading():
             rows = self._db.execute("SELECT pod, holder, share FROM held_pods WHERE closed = 0").fetchall()
-        found = (HeldPod(pod=load(Pod, row[0]), holder=load(Holder, row[1]), share=int(row[2])) for row in rows)
+        found = (_held(str(row[0]), str(row[1]), int(row[2])) for row in rows)
         return {each.pod.uid: each for each in found}
 
     def closed_pods(self) -> dict[str, set[str]]:
@@ -289,6 +322,12 @@ def _sqlite(place: str) -> sqlite3.Connection:
     except (sqlite3.Error, OSError) as error:
         raise ClusterError(f"The ledger {place} cannot be opened: {error}") from error
     return db
+
+
+def _held(pod: str, payer: str, share: int) -> HeldPod:
+    if payer in USES:
+        return HeldPod(pod=load(Pod, pod), holder=None, share=share, use=Use(payer))
+    return HeldPod(pod=load(Pod, pod), holder=load(Holder, payer), share=share)
 
 
 def _by_month(intervals: Iterable[Interval]) -> dict[str, list[Interval]]:

@@ -236,6 +236,11 @@ class Informers:
         with self._lock:
             return tuple(self._index.on_node(node).values())
 
+    def placeholders_on(self, node: str) -> tuple[PodObject, ...]:
+        """Return the placeholders that are bound on a node, which give way to every other pod."""
+        with self._lock:
+            return tuple(self._index.placeholders_on(node).values())
+
     def claimed_on(self, node: str) -> tuple[Amounts, ...]:
         """Return what ResourceClaims hold of the GPUs in a node's slices, beyond the requests of its pods."""
         found: dict[Device, None] = {}

@@ -16,6 +16,7 @@ class PodIndex:
         self._pods: dict[str, PodObject] = {}
         self._of_run: dict[str, dict[str, PodObject]] = {}
         self._on_node: dict[str, dict[str, PodObject]] = {}
+        self._placeholders: dict[str, dict[str, PodObject]] = {}
 
     def get(self, key: str) -> PodObject | None:
         """Return the pod of a key, as it was last taken in."""
@@ -43,11 +44,15 @@ class PodIndex:
         """Return the pods that count on a node, by their keys: bound there, not over, and no placeholders."""
         return self._on_node.get(name, _NONE)
 
+    def placeholders_on(self, name: str) -> Mapping[str, PodObject]:
+        """Return the placeholders that are bound on a node, by their keys."""
+        return self._placeholders.get(name, _NONE)
+
     def _places(self, pod: PodObject) -> Iterator[tuple[dict[str, dict[str, PodObject]], str]]:
         if pod.run_uid:
             yield self._of_run, pod.run_uid
-        if pod.node and not pod.is_over and not pod.room_for:
-            yield self._on_node, pod.node
+        if pod.node and not pod.is_over:
+            yield self._placeholders if pod.room_for else self._on_node, pod.node
 
 
 class Marks:
