@@ -1,7 +1,9 @@
 """Placeholders of pools: what they are, which of them stay, and how the past of a pool is kept."""
 
 import random
+import time
 from dataclasses import replace
+from pathlib import Path
 
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.objects import PodObject, amounts
@@ -9,12 +11,17 @@ from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.manifests.standby import render_standby
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
 from fairlead.cluster.kubernetes.operator.placeholders.standby_controller import kept_of, read_history, write_history
+from fairlead.ledger.usage import Use
 from fairlead.policy.capacity.demand_history import DemandHistory
+from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.specs.pool import Hardware, Peak, Pool, PoolGpu, Taint
 from tests.kubernetes.builders import SETTINGS
-from tests.kubernetes.operating import operating
+from tests.kubernetes.operating import HARMLESS, operating
 from tests.kubernetes.test_team_controller import POOLS, condition
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.fakes import add_nodes
 from tests.waiting import until
 
 POOL = Pool(
@@ -92,3 +99,44 @@ def test_nodes_of_a_peak_are_asked_for_once_whoever_operates_and_given_back_afte
         until(lambda: placeholders() == set())
         until(lambda: condition(cluster, path, "Used").get("reason") == "NotUsedHere")
     cluster.client.request("DELETE", path)
+
+
+def test_a_node_that_is_kept_ready_and_what_others_hold_are_on_the_bill(
+    access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str, tmp_path: Path
+) -> None:
+    labels = {"pool": namespace, PRICE_LABEL: "36"}
+    nodes = add_nodes(plane, 2, prefix=namespace, gpus=8, labels=labels)
+    always = {"now": Peak(at="* * * * *", nodes=2, for_s=3600.0)}
+    pool = replace(POOL, name=f"{namespace}-pool", labels={"pool": namespace}, taints=(), peaks=always)
+    path, pods, place = f"{POOLS}/{pool.name}", f"/api/v1/namespaces/{namespace}/pods", str(tmp_path / "ledger.db")
+    container = {"name": "c", "image": "agent", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    spec = {"nodeName": nodes[0], "containers": [{**container, "securityContext": HARMLESS}]}
+    agent = {"metadata": {"name": "agent"}, "spec": spec}
+
+    def uses(*, held: bool) -> set[Use]:
+        """The uses on these nodes, of pods that hold something, or of such as have ended."""
+        ledger, today = UsageLedger(place), int(time.time()) // 86_400
+        try:
+            parts = [part for day in (today - 1, today) for part in ledger.of_day(day)]
+            there = [(each.pod.node, each.use) for each in ledger.open_pods().values()] if held else [
+                (each.node, each.use) for each in parts
+            ]  # fmt: skip
+        finally:
+            ledger.close()
+        return {use for node, use in there if node in nodes and use is not None}
+
+    with operating(access, namespace, watch_namespace=None, ledger=place):
+        plane.request("POST", pods, agent)
+        cluster.client.create(POOLS, write_object(pool))
+        until(
+            lambda: uses(held=True) == {Use.SYSTEM, Use.KEPT_FREE},
+            lambda: (uses(held=True), cluster.client.get(path)["status"]),
+            timeout_s=60,
+        )
+        cluster.client.merge(path, {"spec": {"peaks": None}})
+        plane.request("DELETE", f"{pods}/agent")
+        until(lambda: uses(held=True) == set(), lambda: uses(held=True))
+    assert uses(held=False) == {Use.SYSTEM, Use.KEPT_FREE}
+    cluster.client.request("DELETE", path)
+    for name in nodes:
+        plane.request("DELETE", f"/api/v1/nodes/{name}")
