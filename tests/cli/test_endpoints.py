@@ -106,8 +106,8 @@ def test_plan_tells_what_run_makes_of_an_endpoint_whose_code_or_keys_were_edited
     assert head in planned.out
     assert "(more.py, server.py)\n" in planned.out
     assert planned.out.endswith(
-        "hello: its replicas come first, at most 2 replicas at once (`rollout.max_surge: 1`); one of r1 goes for each "
-        "that is ready\nhello: if none of r2 is ready within 10m, r1 stays\n"
+        "hello: new replicas start first, at most 2 replicas at once (`rollout.max_surge: 1`); each one that is ready "
+        "replaces one of r1\nhello: if none of r2 is ready within 10m, r1 stays\n"
     )
     marked = call("plan", "--diff", "--format", "markdown", "hello.yaml")
     assert marked.code == 1

@@ -87,7 +87,7 @@ def test_a_cluster_out_of_reach_keeps_its_runs_and_nothing_runs_twice(tmp_path: 
         fleet.round()
     run = fleet.run("one")
     assert (run.stage, run.cluster) == (Stage.PLACED, "home")
-    assert "home does not answer and keeps it" in run.reason
+    assert run.reason == "home is out of reach and keeps it"
     assert fleet.journal.clusters()["home"].trouble is not None
     fleet.kill()
     for _ in range(20):
@@ -141,6 +141,37 @@ def test_a_cluster_that_hangs_holds_up_the_others_once(tmp_path: Path, files: Pa
     fleet.kill()
     assert fleet.run("one").cluster == "home"
     assert 1.0 <= took_s < 5.0, "every round has waited for it"
+
+
+def test_a_cluster_whose_visits_fail_and_time_out_in_turn_keeps_one_reason(tmp_path: Path, files: Path) -> None:
+    fleet = make_fleet(tmp_path / "state")
+    fleet.submit("one", files)
+    answers, visits = threading.Event(), itertools.count(1)
+    num_visits = 0
+
+    class Failing(FakeClient):
+        def trouble(self) -> str | None:
+            nonlocal num_visits
+            num_visits = next(visits)
+            if num_visits == 2:
+                answers.wait(60.0)
+            return "connection refused"
+
+    def opened(member: Member) -> ClusterClient:
+        kind = FakeClient if member.context is not None else Failing
+        return cast(ClusterClient, kind(fleet.world, member.context or "home"))
+
+    fleet.controller = FleetController(fleet.journal, open_cluster=opened, visit_s=1.0)
+    reasons = []
+    deadline = time.monotonic() + 30.0
+    while num_visits < 3 and time.monotonic() < deadline:
+        fleet.round()
+        reasons.append(fleet.journal.clusters()["home"].trouble)
+        if len(reasons) == 3:  # the second visit has timed out, and one round has found it unfinished
+            answers.set()
+    fleet.kill()
+    assert num_visits == 3
+    assert set(reasons) == {"connection refused"}
 
 
 def test_a_new_run_waits_for_an_own_cluster_out_of_reach_before_it_is_rented_for(tmp_path: Path, files: Path) -> None:

@@ -76,7 +76,7 @@ def test_kserve_serves_an_endpoint_rolls_it_says_why_it_is_not_ready_and_lets_it
         write(desk, "kserve", run="large", memory="900Ti", more="replicas: 1\nready_within: 20s\n")
         told = desk("run", "serve.yaml", code=1).err
         assert "kube-scheduler finds no place for serve-web-predictor" in told
-        assert "r3 takes nothing and r2 goes on serving" in told
+        assert "the rollout of r3 failed and r2 keeps serving" in told
         until(lambda: said(plane, namespace).startswith("r2 is ready at KServe with 1 replica; r3 was given up"))
         desk("stop", "web")
         until(lambda: not there(plane, path) and not pods(plane, namespace))

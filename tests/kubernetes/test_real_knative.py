@@ -108,7 +108,7 @@ def test_knative_serves_an_endpoint_lets_it_sleep_wakes_it_divides_requests_and_
         write(desk, run="sh -c 'exit 3'", ready_within="20s")
         told = desk("run", "serve.yaml", code=1, timeout_s=180).err
         assert "ended with exit code 3" in told, told
-        assert "r3 takes nothing and r2 goes on serving" in told
+        assert "the rollout of r3 failed and r2 keeps serving" in told
         assert knative.ask(cluster, HOST) == {(200, "r2"): 1}
         assert json.loads(desk("status", "web", "--json").out)["endpoint"]["url"] == f"http://{HOST}"
         desk("delete", "--yes", "web")

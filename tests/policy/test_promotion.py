@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fairlead.policy.kinds import training
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import detail_of, judge, trials_of
 from fairlead.policy.search.promotion import pauses, promotable
@@ -11,7 +12,7 @@ from fairlead.policy.search.pruning import RungReport
 from fairlead.policy.search.trials import TrialState
 from fairlead.specs.goal import Goal
 from fairlead.specs.sweep import Prune, Sweep
-from fairlead.state.snapshot import Intent, Phase, Progress
+from fairlead.state.snapshot import Intent, Phase, Progress, Snapshot, Workload
 from tests.builders import status
 from tests.policy.test_sweep import World, spec
 
@@ -236,3 +237,36 @@ def test_a_paused_trial_that_somebody_deleted_is_not_promoted_and_takes_no_place
     assert gone not in world.resumed
     assert world.resumed
     assert world.detail.submitted == 9
+
+
+def stopped(world: World, trial: Workload, *, saves: bool) -> str:
+    """Return the reason of a trial whose pods are gone after it was told to stop."""
+    assert trial.progress is not None
+    snapshot = Snapshot(nodes=(), workloads=(), pods=(), parents=(world.sweep,))
+    saved = trial.progress.step if saves else None
+    before = replace(trial.progress, checkpoint_step=None)
+    trial = replace(trial, intent=Intent.STOP, status=status(Phase.RUNNING), progress=before)
+    change = training.judge(trial, (), snapshot, world.now)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.phase is Phase.STOPPING
+    trial = replace(trial, status=change.status, progress=replace(before, checkpoint_step=saved))
+    change = training.judge(trial, (), snapshot, world.now)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.phase is Phase.STOPPED
+    return change.status.reason.message
+
+
+def test_a_stopped_trial_says_at_which_rung_its_sweep_paused_or_stopped_it() -> None:
+    world = World(saving(), saves=True)
+    while not world.detail.pruned:
+        world.pass_once()
+        world.step()
+    number = world.detail.pruned[0]
+    (report,) = (each for each in world.detail.rungs if each.trial == number)
+    trial, rung = world.trials[str(number)], f"by asha at step 3, with loss {report.value:.6g}"
+    assert stopped(world, trial, saves=True) == f"paused {rung}; sweep rates may promote it later"
+    assert stopped(world, trial, saves=False) == f"stopped early {rung}"
+    other = next(each for name, each in world.trials.items() if int(name) not in world.detail.pruned)
+    assert stopped(world, other, saves=True) == "stopped on request"

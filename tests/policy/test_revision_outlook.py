@@ -58,10 +58,10 @@ def test_what_served_before_comes_back_without_a_trial() -> None:
 def test_how_replicas_take_turns_is_told_by_what_is_wanted() -> None:
     world = served(replicas="3")
     first, last = outlook_of(world, run="other", replicas="3", rollout="{max_surge: 2}", ready_within="90s").rollout
-    assert first.startswith("its replicas come first, at most 5 replicas at once (`rollout.max_surge: 2`)")
+    assert first.startswith("new replicas start first, at most 5 replicas at once (`rollout.max_surge: 2`)")
     assert last == "if none of r2 is ready within 1m30s, r1 stays"
     first, _ = outlook_of(world, run="other", replicas="3", rollout="{max_surge: 0}").rollout
-    assert first.startswith("one of r1 goes first for each that comes")
+    assert first.startswith("one replica of r1 is removed before each new one starts")
     shadow = outlook_of(
         world, run="other", replicas="3", idempotent="true", canary="{shadow: true, steps: [5%, 20%]}"
     ).rollout[1]

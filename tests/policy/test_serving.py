@@ -317,7 +317,7 @@ def test_a_revision_that_is_never_ready_takes_nothing_and_says_why() -> None:
     assert world.names == ["r1-1", "r1-2", "r2-3"], "its newest replica stays, stopped, for its output"
     assert world.replicas["r2-3"].status.phase is Phase.STOPPED
     why = "no replica of it was ready within 30s; chat-r2-3 is Restarting: rank 0 exited with code 1"
-    assert world.events[-1] == f"RevisionFailed: r2 takes nothing and r1 goes on serving: {why}"
+    assert world.events[-1] == f"RevisionFailed: the rollout of r2 failed and r1 keeps serving: {why}"
     assert world.said == f"2 of 2 replicas of r1 are ready; r2 was given up: {why}"
 
 
@@ -814,7 +814,7 @@ def test_an_endpoint_that_goes_back_from_its_canary_says_that_the_old_revision_g
     world = with_canary()
     world.change(spec(replicas="4", canary="{steps: [10%, 50%]}"))
     world.run(5)
-    assert "RolloutStarted: r1 goes on to serve" in world.events
+    assert "RolloutStarted: r1 keeps serving" in world.events
 
 
 def by_query(answer: Callable[[float], float | str], replicas: str = "1..8", **keys: Any) -> World:

@@ -109,7 +109,7 @@ def test_a_time_that_no_replica_keeps_asks_for_no_replicas() -> None:
     # As told, so that people know what a replica can do.
     problem = out_of_reach(spec, demand(4.0, known))
     usual = f"{found.first_token_s * 1000:.3g} ms"
-    assert problem == f"of a replica with next to nothing to do the first token takes {usual}, and 1ms is asked for"
+    assert problem == f"on an idle replica the first token takes {usual}, and the target is 1ms"
     waits = [each.first - each.sent for each in known if each.first is not None]
     assert 0.5 * min(waits) <= found.first_token_s <= max(waits)
     assert out_of_reach(BY_TOKENS, demand(4.0, known)) == ""
@@ -129,7 +129,8 @@ def test_a_time_that_no_replica_keeps_is_told_once_with_what_helps_and_once_that
     world = Answers(spec=spec, in_flight=lambda _: 3)
     world.run(30)
     (event,) = (each for each in world.events if each.startswith("OutOfReach"))
-    assert "no number of replicas has tokens in time, and they go by 4 requests in flight each: of a replica" in event
+    said = "no number of replicas meets the token latency targets, so it scales by 4 requests in flight per replica"
+    assert f"{said}: on an idle replica" in event
     world.change(replace(spec, scale=Scale(first_token_s=1.0)))
     world.run(30)
     assert [each.partition(":")[0] for each in world.events if "Reach" in each] == ["OutOfReach", "WithinReach"]

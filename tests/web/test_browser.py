@@ -71,7 +71,7 @@ def of_every_kind(world: World) -> list[str]:
         of_fleet("away", stage=Stage.LEAVING, cluster="cloud", target="home", step=30, rented_since=NOW - 600),
         of_fleet("here", stage=Stage.PLACED, cluster="home", child=run.uid, phase=Phase.RUNNING),
         of_fleet("once", stage=Stage.ENDED, cluster="home", phase=Phase.SUCCEEDED),
-        trouble="it has not answered in time",
+        trouble="no answer in time",
     )
     found, sweep = [run, failed, *kinds], cast("Workload[Sweep]", kinds[0])
     for number, phase in enumerate((Phase.SUCCEEDED, Phase.RUNNING, Phase.FAILED)):

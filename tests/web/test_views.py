@@ -225,14 +225,14 @@ def test_a_fleet_shows_its_clusters_where_runs_are_and_what_moved_and_why(world:
     world.fleet(
         of_fleet("away", spec=gang, stage=Stage.LEAVING, cluster="cloud", target="home", rented_since=since),
         of_fleet("here", stage=Stage.PLACED, cluster="home", child=copy.uid),
-        trouble="it has not answered in time",
+        trouble="no answer in time",
     )
     seen = world.look("/fleets")
     assert f"/runs/{copy.uid}" in seen.links
     assert "Nobody carries it out" in seen.text
     said = re.sub(r"<[^>]*>", " ", world.html("/fleets"))
     assert re.search(r"cloud\s+gpu-cloud\s+\$2.5 a GPU hour\s+1\s+16 of 64", said)
-    assert re.search(r"Out of reach since .*: it has not answered in time", seen.text)
+    assert re.search(r"Out of reach since .*: no answer in time", seen.text)
     assert "Leaving: home has room for it" in seen.text
     # Sixteen GPUs for an hour, or a few seconds more.
     assert re.search(r"rent so far \$40\.", seen.text)

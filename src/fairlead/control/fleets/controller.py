@@ -141,6 +141,7 @@ class _Visitor:
         self._client: ClusterClient | None = None
         self._visit: Future[ClusterSeen] | None = None
         self._is_late = False
+        self._trouble: str | None = None
 
     def begin(self, runs: list[FleetRun], *, looks: bool, now: float) -> None:
         """Start a visit, unless the last one is still in progress."""
@@ -152,13 +153,17 @@ class _Visitor:
         """Return the result of the visit; one with ``trouble`` if it has not ended by the deadline.
 
         A visit that has timed out once is polled without waiting, so as not to delay the rounds of other clusters.
+        A cluster that is out of reach times out in some rounds and fails in others; the reason of the last failure is
+        kept through the time-outs.
         """
         assert self._visit is not None, "a visit was begun"
         try:
-            return self._visit.result(timeout=0.0 if self._is_late else max(0.0, deadline - time.monotonic()))
+            seen = self._visit.result(timeout=0.0 if self._is_late else max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             self._is_late = True
-            return ClusterSeen(trouble="it has not answered in time")
+            return ClusterSeen(trouble=self._trouble or "no answer in time")
+        self._trouble = seen.trouble
+        return seen
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -95,7 +95,7 @@ def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: fl
     if there is None:
         return run
     if there.trouble is not None:
-        return _told(run, f"{run.cluster} does not answer and keeps it: {there.trouble}")
+        return _told(run, f"{run.cluster} is out of reach and keeps it")
     copy = there.copies.get(run.uid)
     if copy is None:
         return _without_copy(run, there, fleet, now)

@@ -94,6 +94,7 @@ class ParentKind(Generic[Spec]):
         progress: Returns the progress of a workload, in a few words for a column.
         best: Returns the best result so far, in a few words for a column, empty if there is none; None if children are
             not compared.
+        why_stopped: Returns why the parent has stopped a child, for the child's reason; None if it has not.
         foresee: Precomputes what ``judge`` will probably need from functions that cache their results; None if that
             saves nothing. It affects only the latency of ``judge``.
         together: Returns families of the kind's parents, by uid, that are judged by more than their own children: by
@@ -109,6 +110,7 @@ class ParentKind(Generic[Spec]):
     together: Callable[[Snapshot, Mapping[str, Family], float], Mapping[str, Family]] | None = None
     next_at: Callable[[Workload[Spec], Family, float], float | None] | None = None
     best: Callable[[Workload[Spec]], str] | None = None
+    why_stopped: Callable[[Workload[Spec], AnyWorkload], str | None] | None = None
     foresee: Callable[[Workload[Spec], Family], None] | None = None
 
 

@@ -813,7 +813,7 @@ def _give_up(
     failed = tuple(replace(each, failed=why) if each is target else each for each in detail.revisions)
     reason = Reason(
         code=Code.REVISION_FAILED,
-        message=f"{target.name} takes nothing and {last.name} goes on serving: {why}",
+        message=f"the rollout of {target.name} failed and {last.name} keeps serving: {why}",
         remedy="Correct the spec and run it again."
         if serving.spec.engine is not None
         else f"Correct the spec and run it again; `fairlead logs {_newest(serving, target, family)}` shows why.",
@@ -993,16 +993,16 @@ def _tell_metric(spec: Serving, detail: ServingDetail, missing: str | None) -> E
 
 
 def _tell_reach(spec: Serving, problem: str) -> Event:
-    """Tell that no number of replicas has tokens in time, or that some has again."""
+    """Return the event that no number of replicas meets the token latency targets, or that some number does again."""
     if not problem:
-        message = "its replicas go by when tokens come again, which some number of them has in time"
+        message = "it scales by token latency again: some number of replicas meets its targets"
         return Event(type="WithinReach", reason=Reason(code=Code.SERVING, message=message))
     reason = Reason(
         code=Code.OUT_OF_REACH,
-        message=f"no number of replicas has tokens in time, and they go by {spec.scale.concurrency:g} requests in "
-        f"flight each: {problem}",
-        remedy="Give a faster GPU or several (`resources.gpu`), shorter prompts or a smaller model, or ask for less in "
-        "`scale`; `fairlead plan` of the file tells how fast another GPU answers.",
+        message=f"no number of replicas meets the token latency targets, so it scales by {spec.scale.concurrency:g} "
+        f"requests in flight per replica: {problem}",
+        remedy="Use a faster GPU or several (`resources.gpu`), shorter prompts, a smaller model, or a longer time in "
+        "`scale`; `fairlead plan` of the file shows how fast another GPU answers.",
     )
     return Event(type=Code.OUT_OF_REACH.value, reason=reason)
 
@@ -1086,7 +1086,7 @@ def _news(spec: Serving, before: ServingDetail, detail: ServingDetail) -> Event 
     if detail.target != before.target:
         was = "" if before.serving is None else f", after r{before.serving}"
         goes_on = detail.target == before.serving
-        message = f"r{detail.target} goes on to serve" if goes_on else f"r{detail.target} is to serve{was}"
+        message = f"r{detail.target} keeps serving" if goes_on else f"r{detail.target} is to serve{was}"
         reason = Reason(code=Code.ROLLING_OUT, message=message)
         return Event(type="RolloutStarted", reason=reason)
     if before.target and detail.wanted != before.wanted:

@@ -615,6 +615,18 @@ def _say_promoted(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> s
     return f"{name} goes on: its {objective.metric} at step {rung}, {last.value:.6g}, is among the best there now"
 
 
+def why_stopped(sweep: Workload[Sweep], trial: AnyWorkload) -> str | None:
+    """Return at which rung the sweep has paused or stopped a trial; None for a trial that it has not stopped."""
+    number, detail = trial.spec.name.removeprefix(child_name(sweep, "")), detail_of(sweep)
+    if not number.isdigit() or int(number) not in detail.pruned:
+        return None
+    prune, objective, last = _at_last_rung(sweep, detail, int(number))
+    progress = trial.progress
+    is_paused = sweep.spec.may_pause and progress is not None and progress.checkpoint_step is not None
+    rung = f"by {prune.rule} at step {rung_steps(prune, last.rung)}, with {objective.metric} {last.value:.6g}"
+    return f"paused {rung}; sweep {sweep.spec.name} may promote it later" if is_paused else f"stopped early {rung}"
+
+
 def _at_last_rung(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> tuple[Prune, Objective, RungReport]:
     """Return the rule with its rungs, the objective, and the report of a trial at the last rung that it reached."""
     objective = sweep.spec.objective
@@ -636,5 +648,5 @@ def _failure(spec: Sweep, child: AnyWorkload) -> str:
 
 KIND = ParentKind(
     spec=Sweep, detail=SweepDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at,
-    best=best_so_far, foresee=foresee,
+    best=best_so_far, why_stopped=why_stopped, foresee=foresee,
 )  # fmt: skip

@@ -17,6 +17,7 @@ from fairlead.policy.kinds.record import LeafKind
 from fairlead.policy.kinds.retries import Again, GiveUp, longest_wait_s, retry, retry_refused
 from fairlead.policy.kinds.right_sizing import more_memory, size, used_by
 from fairlead.policy.kinds.slow_starts import tell
+from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.queue.budgets import budget_overspent, run_overspent
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
@@ -47,9 +48,9 @@ def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: fl
         if live:
             return _keep_stopping(workload, live) or unconfirmed_ends.tell(workload, live, now)
         if not _is_placed_again(workload, pods):
-            return _settle(workload, pods, now)
+            return _settle(workload, pods, snapshot, now)
     if intent is not Intent.RUN:
-        return _obey(workload, live, now)
+        return _obey(workload, live, snapshot, now)
     sized = size(workload, snapshot) if workload.spec.resources.is_auto else None
     if sized is not None:
         return sized
@@ -104,7 +105,7 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot
     return change_to(workload, status)
 
 
-def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:
+def _obey(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
     """Return the change that stops, suspends or deletes a workload that is neither final nor stopping."""
     status = workload.status
     if workload.intent is Intent.SUSPEND:
@@ -117,6 +118,8 @@ def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | Non
         message, remedy = "stopped on request", f"`fairlead resume {workload.spec.name}` continues it."
         if workload.intent is Intent.DELETE:
             asked, message, remedy = Code.DELETE_REQUESTED, "stopped to be deleted", None
+        elif (by_parent := _stopped_by_parent(workload, snapshot)) is not None:
+            message, remedy = by_parent, None
     final = Reason(code=code, message=message, remedy=remedy)
     if live or status.phase in (Phase.STARTING, Phase.RUNNING):
         requested = f"{asked.value.removesuffix('Requested').lower()} was requested"
@@ -125,6 +128,17 @@ def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | Non
     if after is Phase.SUSPENDED:
         return requeue(workload, code, message, now, remedy=remedy)
     return change_to(workload, move(status, after, final, now))
+
+
+def _stopped_by_parent(workload: Workload, snapshot: Snapshot) -> str | None:
+    """Return why its parent has stopped it; None if a user has."""
+    if workload.parent is None:
+        return None
+    for parent in snapshot.parents:
+        if parent.uid == workload.parent:
+            kind = parent_of(parent.spec)
+            return None if kind is None or kind.why_stopped is None else kind.why_stopped(parent, workload)
+    return None
 
 
 def _awaited(workload: Workload) -> str:
@@ -384,7 +398,7 @@ def _all_ended_well(workload: Workload, pods: tuple[Pod, ...]) -> bool:
     return len(own) == workload.gang.nodes and all(_ended_well(pod) for pod in own)
 
 
-def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
+def _settle(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change:
     """Return the change of a stopping workload without live pods."""
     status = workload.status
     goes_on = status.next_phase in (Phase.PENDING, Phase.SUSPENDED)
@@ -394,6 +408,10 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
         after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped on request")
     else:
         after, reason = status.next_phase or Phase.STOPPED, status.next_reason or status.reason
+    if after is Phase.STOPPED and workload.intent is Intent.STOP and reason.code is Code.STOPPED:
+        # A trial that saved its first checkpoint at its stop is paused.
+        by_parent = _stopped_by_parent(workload, snapshot)
+        reason = reason if by_parent is None else replace(reason, message=by_parent, remedy=None)
     if after is not Phase.FAILED and _all_ended_well(workload, pods):
         after, reason = _outcome(workload, now)
         return change_to(workload, move(status, after, reason, now, used=used_by(workload, pods)))

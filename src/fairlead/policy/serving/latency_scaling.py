@@ -112,12 +112,12 @@ def out_of_reach(spec: Serving, demand: Demand | None) -> str | None:
         return None if found is None else ""
     scale, told = spec.scale, []
     if scale.first_token_s is not None:
-        asked = format_duration(scale.first_token_s)
-        told.append(f"the first token takes {found.first_token_s * 1000:.3g} ms, and {asked} is asked for")
+        target = format_duration(scale.first_token_s)
+        told.append(f"the first token takes {found.first_token_s * 1000:.3g} ms, and the target is {target}")
     if scale.per_token_s is not None:
-        asked = format_duration(scale.per_token_s)
-        told.append(f"each further one takes {found.per_token_s * 1000:.3g} ms, and {asked} is asked for")
-    return f"of a replica with next to nothing to do {'; '.join(told)}"
+        target = format_duration(scale.per_token_s)
+        told.append(f"each further token takes {found.per_token_s * 1000:.3g} ms, and the target is {target}")
+    return f"on an idle replica {'; '.join(told)}"
 
 
 def _tokens_work(spec: Serving, demand: Demand) -> _Work | None:

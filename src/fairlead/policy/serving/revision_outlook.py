@@ -62,9 +62,9 @@ def _rollout(spec: Serving, after: ServingDetail, new: str, old: str) -> list[st
 def _surge(spec: Serving, wanted: int, old: str) -> str:
     surge = spec.rollout.max_surge
     if surge == 0:
-        return f"one of {old} goes first for each that comes, as `rollout.max_surge` is 0"
+        return f"one replica of {old} is removed before each new one starts, as `rollout.max_surge` is 0"
     most = f"at most {plural(wanted + surge, 'replica')} at once (`rollout.max_surge: {surge}`)"
-    return f"its replicas come first, {most}; one of {old} goes for each that is ready"
+    return f"new replicas start first, {most}; each one that is ready replaces one of {old}"
 
 
 def _trial(canary: Canary, new: str, old: str, *, by_hand: bool) -> str:

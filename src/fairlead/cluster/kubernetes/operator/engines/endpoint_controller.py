@@ -205,7 +205,7 @@ class EndpointController:
         kind, name = there["kind"], there["metadata"]["name"]
         if owner is not None:
             return f"the {kind} {name} of an endpoint that had the name before is on its way out"
-        return f"a {kind} named {name} is there that Fairlead did not create; delete it, or give another name"
+        return f"a {kind} named {name} exists that Fairlead did not create; delete it, or give another name"
 
     def _delete(self, caches: _Caches, there: _Kept) -> None:
         if not self._may_act():

@@ -206,7 +206,7 @@ class EndpointPublisher:
             return True
         there = self._client.get(path)["metadata"]
         if (there.get("labels") or {}).get(names.MANAGED_BY) != names.MANAGER:
-            said = f"a Service named {metadata['name']} is there that Fairlead did not create; delete it"
+            said = f"a Service named {metadata['name']} exists that Fairlead did not create; delete it"
             self._cluster.note_address(endpoint.uid, said)
             return False
         if there.get("ownerReferences") != metadata["ownerReferences"]:
