@@ -523,3 +523,30 @@ def test_what_a_run_used_is_what_the_next_asks_for_and_a_kill_at_that_raises_it(
         assert asked is not None
         assert asked > 250 * 2**20
         assert second.status.attempt >= 1
+
+
+def test_a_supervisor_that_a_run_starts_has_the_environment_of_the_one_before(desk: Desk) -> None:
+    """As the driver of a pipeline does, and a program that submits a run, when a kill has just ended the supervisor."""
+    (desk.workdir / "start.py").write_text(
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from fairlead.cluster.local.cluster import LocalCluster\n"
+        "cluster = LocalCluster.open(Path(sys.argv[1]))\n"
+        "before = cluster.supervisor_pid()\n"
+        "os.kill(before, signal.SIGKILL)\n"
+        "while cluster.supervisor_alive():\n"
+        "    time.sleep(0.001)\n"
+        "cluster.nudge()\n"
+        "time.sleep(60)\n"
+    )
+    before = desk.cluster
+    run = desk.submit(f"{PYTHON} start.py {before.home.path}", env={"CUDA_VISIBLE_DEVICES": "7"})
+    desk.running(run)
+    first = before.supervisor_pid()
+    until(lambda: before.supervisor_alive() and before.supervisor_pid() not in (None, first))
+    pid = before.supervisor_pid()
+    assert pid is not None
+    environ = until(lambda: psutil.Process(pid).environ())
+    assert not {"FAIRLEAD_RUN_UID", "CUDA_VISIBLE_DEVICES"} & environ.keys()
+    desk.want(run, Intent.STOP)
+    desk.until(run, lambda w: w.status.phase.is_final)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from fairlead.cluster.local.home import Home
-from fairlead.runtime.podfiles import take_lock
+from fairlead.runtime.podfiles import read_json, take_lock
 
 AHEAD = "ahead"
 """Marks a supervisor as started before there is work; the command's process id follows."""
@@ -33,6 +33,7 @@ def start_supervisor(home: Home, *, is_ahead: bool = False) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
+            env=_environ(),
             start_new_session=True,
             pass_fds=[lock],
         )  # fmt: skip
@@ -41,3 +42,14 @@ def start_supervisor(home: Home, *, is_ahead: bool = False) -> None:
         home.sign_lock(lock, supervisor.pid)
     finally:
         os.close(lock)
+
+
+def _environ() -> dict[str, str] | None:
+    """Return the environment of a supervisor; None for that of this process.
+
+    A program of a run may start one, with a command or as the driver of a pipeline. That of the run, with its devices
+    and its uid, must not pass to a supervisor and from there to other runs; the pod has that of the supervisor before.
+    """
+    directory = os.environ.get("FAIRLEAD_POD_DIR")
+    pod = None if directory is None else read_json(os.path.join(directory, "pod.json"))
+    return None if pod is None else pod.get("supervisor_env")

@@ -339,7 +339,7 @@ class Stream:
         if raw is not None:
             with suppress(OSError):  # it was already closed
                 raw.shutdown(socket.SHUT_RDWR)
-        with suppress(ValueError):  # the woken reader closes it at the same moment
+        with suppress(ValueError, AttributeError):  # the woken reader closes it at the same moment
             self._answer.close()
 
 
