@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.serial_tls import serial
 from fairlead.cluster.kubernetes.api.transport import identity_headers, proxy_of_environment, tls_context
 from fairlead.errors import ClusterError, NotAllowed
 
@@ -215,12 +216,19 @@ def _hang_up(local: socket.socket) -> None:
 def _connected(access: Access, path: str, protocols: tuple[str, ...]) -> Iterator["ClientConnection"]:
     try:
         from websockets.exceptions import InvalidStatus, WebSocketException
-        from websockets.sync.client import connect
+        from websockets.sync.client import ClientConnection, connect
         from websockets.typing import Subprotocol
     except ImportError as error:
         raise ClusterError(
             "This needs the library `websockets`: `pip install 'fairlead[cluster]'` brings it."
         ) from error
+
+    class Connection(ClientConnection):
+        """One that a thread of the library reads while others write."""
+
+        def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+            super().__init__(serial(sock), *arguments, **named)
+
     certificate = access.certificate or access.credentials.certificate()
     is_safe = access.server.startswith("https:")
     what = path.partition("?")[0]
@@ -238,6 +246,7 @@ def _connected(access: Access, path: str, protocols: tuple[str, ...]) -> Iterato
             ping_timeout=None,
             close_timeout=2.0,
             max_size=MOST_MESSAGE_BYTES,
+            create_connection=Connection,
         )
     except InvalidStatus as error:
         status, body = error.response.status_code, bytes(error.response.body or b"")
