@@ -111,7 +111,7 @@ def give_twice_the_grace(live: tuple[Pod, ...], grace_s: float) -> tuple[object,
     return notices(live, 2 * grace_s + 1.0)
 
 
-def ignore_wishes(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:
+def ignore_wishes(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
     return None
 
 
