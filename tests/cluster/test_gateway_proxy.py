@@ -101,7 +101,7 @@ def test_the_command_says_what_is_chosen_and_refuses_what_there_is_not(home: Hom
 
 
 def checkup() -> tuple[bool, str, str | None] | None:
-    """What `fairlead doctor` finds about haproxy, with the remedy."""
+    """Return the finding of `fairlead doctor` about haproxy, with the remedy."""
     found = json.loads(CliRunner().invoke(doctor, ["--json"]).stdout)
     return next(((each["ok"], each["says"], each["remedy"]) for each in found if each["what"] == "haproxy"), None)
 

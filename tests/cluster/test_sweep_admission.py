@@ -1,4 +1,4 @@
-"""What admission says of a sweep whose trials may pause."""
+"""Admission tells whether the trials of a sweep may pause."""
 
 from pathlib import Path
 

@@ -24,7 +24,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.long
 
-SERVE = "kind: Serving\nname: web\nrun: serve\nimage: python:3.12\nreplicas: {replicas}\nscale: {scale}\n"
+SERVE = "kind: Serving\nname: {name}\nrun: serve\nimage: python:3.12\nreplicas: {replicas}\nscale: {scale}\n"
 SERVE += "resources: {{cpu: 100m, memory: 64Mi}}\n"
 
 
@@ -74,17 +74,17 @@ def an_adapter(plane: ControlPlane, values: dict[str, float]) -> Iterator[None]:
         thread.join(timeout=10)
 
 
-def endpoint(plane: ControlPlane, namespace: str) -> dict[str, Any]:
-    found: dict[str, Any] = plane.request("GET", objects_path("Serving", namespace, "web"))
+def endpoint(plane: ControlPlane, namespace: str, name: str = "web") -> dict[str, Any]:
+    found: dict[str, Any] = plane.request("GET", objects_path("Serving", namespace, name))
     return found
 
 
-def num_ready(plane: ControlPlane, namespace: str) -> str:
-    return str((endpoint(plane, namespace).get("status") or {}).get("progress"))
+def num_ready(plane: ControlPlane, namespace: str, name: str = "web") -> str:
+    return str((endpoint(plane, namespace, name).get("status") or {}).get("progress"))
 
 
-def write(desk: Desk, scale: str, replicas: str) -> None:
-    (desk.directory / "serve.yaml").write_text(SERVE.format(scale=scale, replicas=replicas))
+def write(desk: Desk, scale: str, replicas: str, name: str = "web") -> None:
+    (desk.directory / "serve.yaml").write_text(SERVE.format(scale=scale, replicas=replicas, name=name))
 
 
 def test_a_horizontal_pod_autoscaler_scales_an_endpoint_by_an_external_metric(

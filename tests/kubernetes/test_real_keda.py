@@ -5,15 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.kinds import objects_path
 from tests.debian import program
 from tests.kubernetes.test_faces import Desk, a_desk
+from tests.kubernetes.test_real_autoscalers import endpoint, num_ready, write
 from tests.kubernetes.test_sweeps import a_process
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.keda import keda
@@ -22,27 +21,11 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.long
 
-SERVE = "kind: Serving\nname: {name}\nrun: serve\nimage: python:3.12\nreplicas: {replicas}\nscale: {scale}\n"
-SERVE += "resources: {{cpu: 100m, memory: 64Mi}}\n"
-
 
 @pytest.fixture
 def desk(access: Access, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
     (tmp_path / "desk").mkdir()
     return a_desk(plane, namespace, tmp_path / "desk")
-
-
-def endpoint(plane: ControlPlane, namespace: str, name: str = "web") -> dict[str, Any]:
-    found: dict[str, Any] = plane.request("GET", objects_path("Serving", namespace, name))
-    return found
-
-
-def num_ready(plane: ControlPlane, namespace: str, name: str = "web") -> str:
-    return str((endpoint(plane, namespace, name).get("status") or {}).get("progress"))
-
-
-def write(desk: Desk, scale: str, replicas: str, name: str = "web") -> None:
-    (desk.directory / "serve.yaml").write_text(SERVE.format(scale=scale, replicas=replicas, name=name))
 
 
 @contextmanager

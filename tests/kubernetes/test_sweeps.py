@@ -111,7 +111,7 @@ def test_a_trial_pauses_at_a_rung_and_is_promoted_by_the_next_operator_as_by_thi
     kubectl("apply", "-f", "-", given=a_sweep(namespace, run_s=600, more=more))
 
     def trials(**wanted: str) -> bool:
-        """Whether trials have these phases and numbers of starts, and there are no others."""
+        """Compare the phases and numbers of starts of all trials with these."""
         found = {
             each["metadata"]["name"]: each.get("status") or {} for each in objects(plane, "Training", namespace)
         }  # fmt: skip

@@ -131,7 +131,7 @@ def moves_are_legal_and_told(world: World) -> Iterator[str]:
 
 
 def is_of_an_unconfirmed_end(before: Status, after: Status, told: Event | None) -> bool:
-    """Whether a reason only tells of a pod whose end nobody confirms, with its event, or no longer does."""
+    """Recognise a reason that only tells of a pod whose end nobody confirms, with its event, or no longer does."""
     if told is None:
         return before.reason.message.endswith(f"its gang waits; {after.reason.message}")
     is_said = after.reason.message == f"{told.reason.message}; {before.reason.message}"

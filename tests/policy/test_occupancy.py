@@ -1,4 +1,4 @@
-"""What runs hold and until when, kept from pass to pass: ends as from scratch, and nothing left behind."""
+"""Holdings of runs and their ends, kept from pass to pass, are those from scratch, and nothing is left behind."""
 
 from fairlead.policy.queue.durations import Durations
 from fairlead.policy.queue.occupancy import LEAST_TIMES, Occupancy

@@ -57,7 +57,7 @@ ENGINES = {
 """Controllers of engines: the directory of their module, and the package."""
 
 RARE = ("keda-operator", "keda-adapter")
-"""What takes longer to build than all else, as it has a client of every cloud. It is not built for a test."""
+"""Controllers that take longer to build than all else, with a client of every cloud. No test builds them."""
 
 KUBE_PROXY = "k8s.io/kubernetes/cmd/kube-proxy"
 """From a module of its own, with the packages of the newest control plane, as few clusters of tests need it."""

@@ -17,7 +17,7 @@ from fairlead.state.snapshot import Gpu, Grant, Node
 from fairlead.text.quantities import describe_cpu, describe_gpu, describe_memory, describe_need, describe_ways, plural
 
 MOST_HOLDERS = 5
-"""How many holders of what is not free a reason names."""
+"""The most holders of busy capacity that a reason names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
