@@ -44,7 +44,17 @@ def fresh(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane without our kinds; each test takes away what it installs."""
     with started(lambda: ControlPlane(users={"nobody": ["people"], "half": ["people"]}), request) as plane:
         add_nodes(plane, 2, gpus=0)
+        until(lambda: _has_accounts(plane), "the default service account of each namespace")
         yield plane
+
+
+def _has_accounts(plane: ControlPlane) -> bool:
+    """Look whether the controller manager has given each namespace its account, which every later listing has."""
+    namespaces, accounts = (
+        plane.request("GET", f"/api/v1/{each}")["items"] for each in ("namespaces", "serviceaccounts")
+    )
+    given = {item["metadata"]["namespace"] for item in accounts if item["metadata"]["name"] == "default"}
+    return {item["metadata"]["name"] for item in namespaces} <= given
 
 
 @pytest.fixture

@@ -158,7 +158,7 @@ def test_each_revision_serves_the_files_that_came_with_it(desk: Desk, plane: Con
         (desk.directory / "code" / "more.py").write_text("")
         planned = desk("plan", "code/serve.yaml", code=1).out
         assert "web: `fairlead run` would make another revision, r2, in the place of r1\nKEY" in planned
-        assert "(more.py, serve.py)\nweb: its replicas come first, at most 2 replicas at once" in planned
+        assert "(more.py, serve.py)\nweb: new replicas start first, at most 2 replicas at once" in planned
         assert "(more.py, serve.py)" in desk("plan", "--diff", "code/serve.yaml", code=1).out
         assert endpoint(plane, namespace)["message"] == "2 of 2 replicas of r1 are ready"
         (desk.directory / "code" / "more.py").unlink()
