@@ -137,7 +137,8 @@ class TestTrainingOperator:
         cluster.submit(replace(spec, retry=Retry(program=1, backoff_s=0.0), grace_s=1.0))
         with operating(access, namespace):
             run = comes_to(cluster, "train", Phase.FAILED)
-        assert (run.status.attempt, run.status.reason.code) == (1, Code.PROGRAM_FAILED)
+        told = [f"{event.type}: {event.reason.message}" for event in cluster.events()]
+        assert (run.status.attempt, run.status.reason.code) == (1, Code.PROGRAM_FAILED), told
         assert "failed with exit code 3" in run.status.reason.message
 
     def test_mpi_says_what_keeps_its_launcher_away_and_then_has_it_and_a_worker_for_each_node(
