@@ -191,6 +191,18 @@ def test_comparing_says_what_this_machine_would_cost_elsewhere(ran: Call) -> Non
     assert "never pays off" in ran("cost", "compare", "--on-demand", "2", "--reserved", "3").out
 
 
+def test_data_that_leave_the_cloud_make_owning_pay_off_earlier(ran: Call) -> None:
+    prices = ("--on-demand", "2", "--reserved", "1", "--purchase", "8760", "--years", "1")
+    leaving = ("--egress", "0.05", "--egress-gb", "40")
+    told = json.loads(ran("cost", "compare", *prices, *leaving, "--json").out)
+    assert told["egress_microusd_per_busy_hour"] == 2_000_000
+    assert told["break_even"] == {"owned": 0.25, "reserved": 0.5}
+    text = ran("cost", "compare", *prices, *leaving).out
+    assert "a node of the cloud costs $2.00 more" in text
+    assert "purchase 25.0% of the on-demand price with egress" in text
+    assert "both or neither" in ran("cost", "compare", *prices, "--egress", "1").err
+
+
 def test_comparing_is_drawn_with_each_way_to_pay_and_the_nodes_of_the_load(ran: Call, tmp_path: Path) -> None:
     load, picture = tmp_path / "load.csv", tmp_path / "costs.svg"
     load.write_text("submit_s,duration_s,gpu\n0,86400,8\n0,36000,8\n43200,36000,8\n50000,3600,16\n")

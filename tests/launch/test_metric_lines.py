@@ -60,7 +60,7 @@ def test_a_long_series_becomes_rarer_and_ends_with_the_newest_point(tmp_path: Pa
     series = SeriesFile(str(tmp_path / "rank-0.series.jsonl"), 0.0)
     for second in range(100_000):
         series.add(float(second), second, {"loss": 1.0})
-    series.finish(100_000.0)
+    series.finish()
     found = points(tmp_path)
     assert found[-1][1] == 99_999
     # A thousand, plus the logarithm of the rest: ln(100,000 / 1,000) is 4.6.

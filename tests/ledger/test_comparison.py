@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.ledger.comparison import Payment, break_even, cheapest_mix, level_times, load_of
+from fairlead.ledger.comparison import Payment, break_even, cheapest_mix, cost_of, level_times, load_of
 from fairlead.ledger.usage import HOUR_MS
 
 LENGTH_MS = 100 * HOUR_MS
@@ -18,15 +18,17 @@ rates = st.integers(0, 20_000_000)
     st.dictionaries(st.sampled_from([Payment.OWNED, Payment.RESERVED, Payment.SPOT]), rates),
     rates,
     st.dictionaries(st.sampled_from([Payment.OWNED, Payment.RESERVED, Payment.SPOT]), st.integers(0, 5)),
+    rates,
 )
 def test_no_other_mix_costs_less(
-    busy: list[int], others: dict[Payment, int], on_demand: int, most: dict[Payment, int]
+    busy: list[int], others: dict[Payment, int], on_demand: int, most: dict[Payment, int], egress: int
 ) -> None:
     prices = {**others, Payment.ON_DEMAND: on_demand}
-    mix = cheapest_mix(busy, LENGTH_MS, prices, most=most)
+    mix = cheapest_mix(busy, LENGTH_MS, prices, egress=egress, most=most)
 
     def cost(way: Payment, busy_ms: int) -> float:
-        return prices[way] * (LENGTH_MS if way.is_fixed else busy_ms) / HOUR_MS
+        leaving = 0 if way is Payment.OWNED else egress * busy_ms
+        return (prices[way] * (LENGTH_MS if way.is_fixed else busy_ms) + leaving) / HOUR_MS
 
     allowed = (
         ways for ways in product(prices, repeat=len(busy)) if all(ways.count(way) <= most.get(way, 5) for way in others)
@@ -53,8 +55,19 @@ def test_what_cannot_be_compared_is_refused() -> None:
         cheapest_mix([2], 1, {Payment.ON_DEMAND: 1})
 
 
-def test_owning_pays_off_from_the_share_of_the_price_by_the_hour_on() -> None:
-    assert break_even(5, 10) == 0.5
-    assert break_even(10, 10) == 1.0
-    assert break_even(11, 10) is None
-    assert break_even(0, 0) == 0.0
+@pytest.mark.parametrize(("fixed", "hourly", "even"), [(5, 10, 0.5), (10, 10, 1.0), (11, 10, None), (0, 0, 0.0)])
+def test_owning_pays_off_from_the_share_of_the_price_by_the_hour_on(
+    fixed: int, hourly: int, even: float | None
+) -> None:
+    assert break_even(Payment.OWNED, {Payment.OWNED: fixed, Payment.ON_DEMAND: hourly}) == even
+
+
+def test_egress_makes_owning_pay_off_earlier_and_does_not_matter_among_nodes_of_a_cloud() -> None:
+    prices = {Payment.OWNED: 6, Payment.RESERVED: 6, Payment.ON_DEMAND: 10}
+    assert break_even(Payment.OWNED, prices, egress=2) == 0.5
+    assert break_even(Payment.RESERVED, prices, egress=2) == 0.6
+    assert cost_of(Payment.RESERVED, HOUR_MS, 2 * HOUR_MS, 6, egress=2) == 14
+    assert cost_of(Payment.OWNED, HOUR_MS, 2 * HOUR_MS, 6, egress=2) == 12
+    # Owned and reserved cost the same without egress; with it the busier node is the owned one.
+    mix = cheapest_mix([HOUR_MS, HOUR_MS // 2], HOUR_MS, prices, egress=2, most={Payment.OWNED: 1})
+    assert [level.payment for level in mix.levels] == [Payment.OWNED, Payment.ON_DEMAND]

@@ -72,7 +72,9 @@ def test_a_table_of_skypilots_columns_is_read() -> None:
 
 
 def test_a_wrong_row_is_named_by_its_line() -> None:
-    with pytest.raises(ValueError, match="no column Price"):
+    with pytest.raises(ValueError, match="no column Price; the first line has InstanceType"):
         read_catalogue("InstanceType\nx\n")
-    with pytest.raises(ValueError, match="line 3: "):
+    with pytest.raises(ValueError, match="line 3: Price is '-1'; give dollars an hour"):
         read_catalogue("# from somewhere\nInstanceType,Price\nx,-1\n")
+    with pytest.raises(ValueError, match="line 2: SpotPrice is 'cheap'"):
+        read_catalogue("InstanceType,Price,SpotPrice\nx,1,cheap\n")

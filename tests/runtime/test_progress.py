@@ -1,6 +1,7 @@
 """What a rank reports, and how seldom it costs anything."""
 
 import json
+import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -45,24 +46,38 @@ def step(to: Reporter, number: int, **given: Any) -> None:
     to.progress(number, **{**defaults, **given})
 
 
-@pytest.mark.parametrize(("write_s", "rest_s"), [(0.0001, 0.2), (0.003, 1.2), (0.5, 2.0)])
+@pytest.mark.parametrize("loss", [None, 0.5])
+@pytest.mark.parametrize("stall_timeout_s", [None, 4.0])
+@pytest.mark.parametrize("write_s", [0.0001, 0.003, 0.5])
 def test_on_a_slow_disk_it_writes_less_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_s: float, rest_s: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_s: float, loss: float | None, stall_timeout_s: float | None
 ) -> None:
-    clock, replace, written = Clock(), Path.replace, list[float]()
+    (tmp_path / "pod.json").write_text(json.dumps({"stall_timeout_s": stall_timeout_s}))
+    clock, replace, opened, written = Clock(), Path.replace, os.open, list[float]()
 
     def slowly(self: Path, target: Path) -> Path:
         written.append(clock.now)
         clock.now += write_s
         return replace(self, target)
 
+    def opens_slowly(*given: Any, **more: Any) -> int:
+        clock.now += write_s  # the series of a loss, which is a file of its own
+        return opened(*given, **more)
+
     monkeypatch.setattr(Path, "replace", slowly)
+    monkeypatch.setattr(os, "open", opens_slowly)
     report = reporter(tmp_path, clock)
-    for number in range(1000):
-        step(report, number)
+    spent = 0.0
+    for number in range(1500):
+        before = clock.now
+        step(report, number, loss=loss)
+        spent += clock.now - before
         clock.now += 0.01
     pauses = [later - earlier for earlier, later in pairwise(written)]
-    assert min(pauses) == pytest.approx(rest_s, abs=0.011 + write_s)
+    both_s = write_s if loss is None else 2 * write_s
+    most_s = 5.0 if stall_timeout_s is None else stall_timeout_s / 4
+    assert min(pauses) == pytest.approx(min(most_s, max(0.2, 400 * both_s)), abs=0.011 + both_s)
+    assert 400 * both_s > most_s or spent / (clock.now - 100.0) < 0.004, "the first write had no pause before it"
 
 
 def test_report_holds_what_the_contract_names(tmp_path: Path) -> None:

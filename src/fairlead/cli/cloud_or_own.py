@@ -9,12 +9,41 @@ from fairlead.cli.charts import Axis, Curve, chart
 from fairlead.cli.show import as_json, table
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.frozen import dataclass
-from fairlead.ledger.comparison import Mix, Payment, break_even, cheapest_mix, level_times, load_of
+from fairlead.ledger.comparison import Mix, Payment, break_even, cheapest_mix, cost_of, level_times, load_of
 from fairlead.ledger.prices import OwnedNode
 from fairlead.ledger.usage import HOUR_MS
 from fairlead.text.money import MICROUSD, describe_microusd
 from fairlead.text.quantities import describe_dollars, describe_duration, plural
 from fairlead.traces.reading import read_trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """Ways to pay for a node.
+
+    Attributes:
+        prices: Micro-dollars an hour of each way.
+        egress: Micro-dollars for the data that leave the cloud in an hour in which a rented node is busy.
+        node: The owned node, with its terms.
+        most: Maximum number of nodes of a way.
+    """
+
+    prices: dict[Payment, int]
+    egress: int = 0
+    node: OwnedNode | None = None
+    most: dict[Payment, int]
+
+    def mix(self, load: "Load") -> Mix:
+        """Return the cheapest mix for a load."""
+        return cheapest_mix(load.busy_ms, load.length_ms, self.prices, egress=self.egress, most=self.most)
+
+    def alone(self, way: Payment, load: "Load") -> int:
+        """Return the cost of a load of which all nodes are paid for in one way."""
+        return sum(cost_of(way, busy, load.length_ms, self.prices[way], egress=self.egress) for busy in load.busy_ms)
+
+    def evens(self) -> dict[Payment, float | None]:
+        """Return the busy share from which each fixed way pays off."""
+        return {way: break_even(way, self.prices, egress=self.egress) for way in self.prices if way.is_fixed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +78,12 @@ def load_of_trace(path: Path, gpus: int) -> Load:
     return _load(str(path), level_times(changes), changes[-1][0] - changes[0][0])
 
 
-def describe(
-    load: Load, prices: dict[Payment, int], node: OwnedNode | None, most: dict[Payment, int], *, json_: bool
-) -> str:
+def describe(load: Load, offers: Offers, *, json_: bool) -> str:
     """Format the comparison for a load and prices, as text or JSON."""
-    mix = cheapest_mix(load.busy_ms, load.length_ms, prices, most=most)
-    alone = {way: _alone(load, way, rate) for way, rate in prices.items()}
-    evens = _evens(prices)
+    prices, node, mix = offers.prices, offers.node, offers.mix(load)
+    alone = {way: offers.alone(way, load) for way in prices}
     if json_:
-        return as_json(_json(load, prices, node, mix, alone, evens))
+        return as_json(_json(load, offers, mix, alone))
     ways = [way for way in Payment if way in prices]
     rows = [
         (way.value, describe_dollars(prices[way] / MICROUSD), describe_microusd(alone[way]), str(mix.count(way)))
@@ -72,20 +98,28 @@ def describe(
         f"The cheapest mix costs {describe_microusd(mix.microusd)}, "
         f"on-demand alone {describe_microusd(alone[Payment.ON_DEMAND])}.",
     ]
-    for way, even in evens.items():
+    hourly = prices[Payment.ON_DEMAND] + offers.egress
+    if offers.egress:
+        lines.append(
+            f"In each hour in which it is busy, a node of the cloud costs {describe_dollars(offers.egress / MICROUSD)} "
+            "more, for the data that leave it."
+        )
+    for way, even in offers.evens().items():
         if even is None:
             lines.append(f"A node that is {way.value} never pays off: an hour of it costs more than on demand.")
         else:
             lines.append(f"A node that is {way.value} pays off if it is busy more than {even:.1%} of the time.")
             if way is Payment.OWNED and node is not None:
-                hourly = prices[Payment.ON_DEMAND]
                 parts = [f"{name} {rate / hourly:.1%}" for name, rate in node.terms.items() if rate and hourly]
-                lines.append(f"That is {', '.join(parts)} of the on-demand price.")
+                lines.append(
+                    f"That is {', '.join(parts)} of the on-demand price{' with egress' if offers.egress else ''}."
+                )
     return "\n".join(lines)
 
 
-def draw(load: Load, prices: dict[Payment, int], most: dict[Payment, int], node: OwnedNode | None) -> str:
+def draw(load: Load, offers: Offers) -> str:
     """Draw the cost of a node by its busy share for each way to pay, and the nodes of the cheapest mix, as SVG."""
+    prices, node = offers.prices, offers.node
     hours = max(1, load.length_ms) / HOUR_MS
     curves = []
     for way in (way for way in Payment if way in prices):
@@ -93,12 +127,15 @@ def draw(load: Load, prices: dict[Payment, int], most: dict[Payment, int], node:
         terms = "" if way is not Payment.OWNED or node is None else f" ({_terms(node)})"
         level = f"{describe_dollars(hourly)} an hour{', busy or not' if way.is_fixed else ' that it is busy'}{terms}"
         first = hourly if way.is_fixed else 0.0
-        curves.append(Curve(name=f"{way.value}: {level}", places=[(0.0, first), (100.0, hourly)]))
-    for way, even in _evens(prices).items():
+        leaving = 0.0 if way is Payment.OWNED else offers.egress / MICROUSD
+        level += f", and {describe_dollars(leaving)} egress in a busy hour" if leaving else ""
+        curves.append(Curve(name=f"{way.value}: {level}", places=[(0.0, first), (100.0, hourly + leaving)]))
+    for way, even in offers.evens().items():
         if even is not None and even <= 1:
             name = f"{way.value} pays off above {even:.1%}"
-            curves.append(Curve(name=name, places=[(100 * even, prices[way] / MICROUSD)], is_joined=False))
-    mix = cheapest_mix(load.busy_ms, load.length_ms, prices, most=most)
+            cost = (prices[way] + (0 if way is Payment.OWNED else offers.egress * even)) / MICROUSD
+            curves.append(Curve(name=name, places=[(100 * even, cost)], is_joined=False))
+    mix = offers.mix(load)
     shown = [(100 * each.busy_ms / max(1, load.length_ms), each.microusd / MICROUSD / hours) for each in mix.levels]
     title = f"{load.name}: {plural(len(mix.levels), 'node')}, cheapest at {describe_microusd(mix.microusd)} in all"
     curves.append(Curve(name="nodes of this load, as the cheapest mix pays for them", places=shown, is_joined=False))
@@ -110,38 +147,22 @@ def _terms(node: OwnedNode) -> str:
     return ", ".join(f"{name} {describe_dollars(rate / MICROUSD)}" for name, rate in node.terms.items() if rate)
 
 
-def _evens(prices: dict[Payment, int]) -> dict[Payment, float | None]:
-    return {way: break_even(prices[way], prices[Payment.ON_DEMAND]) for way in prices if way.is_fixed}
-
-
 def _load(name: str, busy: list[int], length_ms: int) -> Load:
     return Load(name=name, busy_ms=tuple(sorted(busy, reverse=True)), length_ms=length_ms)
 
 
-def _alone(load: Load, way: Payment, rate: int) -> int:
-    """Compute the cost of the load if all nodes are paid for in one way."""
-    busy_ms = [load.length_ms] * len(load.busy_ms) if way.is_fixed else load.busy_ms
-    return cheapest_mix(busy_ms, load.length_ms, {Payment.ON_DEMAND: rate}).microusd
-
-
-def _json(
-    load: Load,
-    prices: dict[Payment, int],
-    node: OwnedNode | None,
-    mix: Mix,
-    alone: dict[Payment, int],
-    evens: dict[Payment, float | None],
-) -> dict[str, Any]:
+def _json(load: Load, offers: Offers, mix: Mix, alone: dict[Payment, int]) -> dict[str, Any]:
     return {
         "load": load.name,
         "length_s": load.length_ms / 1000,
         "busy_s": [each / 1000 for each in load.busy_ms],
-        "microusd_per_hour": {way.value: rate for way, rate in prices.items()},
-        "terms": None if node is None else node.terms,
+        "microusd_per_hour": {way.value: rate for way, rate in offers.prices.items()},
+        "egress_microusd_per_busy_hour": offers.egress,
+        "terms": None if offers.node is None else offers.node.terms,
         "microusd_alone": {way.value: amount for way, amount in alone.items()},
-        "mix": {way.value: mix.count(way) for way in prices},
+        "mix": {way.value: mix.count(way) for way in offers.prices},
         "microusd": mix.microusd,
-        "break_even": {way.value: even for way, even in evens.items()},
+        "break_even": {way.value: even for way, even in offers.evens().items()},
     }
 
 

@@ -35,7 +35,8 @@ def read_catalogue(text: str) -> tuple[Instance, ...]:
     rows = csv.DictReader(line for _, line in lines)
     missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
     if missing:
-        raise ValueError(f"there is no column {' and no column '.join(missing)}")
+        found = ", ".join(rows.fieldnames or ()) or "no columns"
+        raise ValueError(f"there is no column {' and no column '.join(missing)}; the first line has {found}")
     return tuple(_instances(rows, [number for number, _ in lines[1:]]))
 
 
@@ -60,13 +61,19 @@ def _instances(rows: "csv.DictReader[str]", numbers: list[int]) -> Iterator[Inst
                 num_gpus=row.get("AcceleratorCount") or "",
                 cpus=row.get("vCPUs") or "",
                 memory_gib=row.get("MemoryGiB") or "",
-                price=_price(row.get("Price")),
-                spot_price=_price(row.get("SpotPrice")),
+                price=_price(row, "Price"),
+                spot_price=_price(row, "SpotPrice"),
             )
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
 
 
-def _price(text: str | None) -> int | None:
-    # Tables of others have prices with more decimals than anybody is billed.
-    return parse_dollars(f"{float(text):.6f}") if text else None
+def _price(row: dict[str, str], column: str) -> int | None:
+    text = row.get(column)
+    if not text:
+        return None
+    try:
+        # Tables of others have prices with more decimals than anybody is billed.
+        return parse_dollars(f"{float(text):.6f}")
+    except ValueError:
+        raise ValueError(f"{column} is {text!r}; give dollars an hour from 0 on, such as 1.006, or nothing") from None

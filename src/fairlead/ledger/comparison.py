@@ -92,12 +92,18 @@ def load_of(spans: Iterable[tuple[int, int, int]], size: int = 1) -> list[tuple[
 
 
 def cheapest_mix(
-    busy_ms: Sequence[int], length_ms: int, prices: dict[Payment, int], *, most: dict[Payment, int] | None = None
+    busy_ms: Sequence[int],
+    length_ms: int,
+    prices: dict[Payment, int],
+    *,
+    egress: int = 0,
+    most: dict[Payment, int] | None = None,
 ) -> Mix:
     """Choose the cheapest way to pay for each level, within bounds on the number of nodes of each way.
 
     Args:
         busy_ms: Busy time of each level, descending; none longer than ``length_ms``.
+        egress: Micro-dollars for the data that leave the cloud in an hour in which a rented node is busy.
         most: Maximum number of nodes of a way; unbounded without one. On-demand has none.
 
     Raises:
@@ -109,9 +115,10 @@ def cheapest_mix(
         raise ValueError("no node is busy longer than there was time")
     bounds = {way: len(busy_ms) if most is None else most.get(way, len(busy_ms)) for way in prices}
     bounds[Payment.ON_DEMAND] = len(busy_ms)
-    # Fixed nodes belong to the busiest levels, and of two ways that are paid by the hour the cheaper one to the busier:
-    # exchanging two levels that lie otherwise costs no more. How many of each is left, which is dynamic programming.
-    ways = sorted(prices, key=lambda way: (not way.is_fixed, prices[way]))
+    # Of two ways, the one in which a busy hour costs less, apart from what is paid at all times, belongs to the busier
+    # levels: exchanging two levels that lie otherwise costs no more. How many of each is left, which is dynamic
+    # programming.
+    ways = sorted(prices, key=lambda way: (0 if way.is_fixed else prices[way]) + _egress(way, egress))
     best: dict[int, tuple[int, tuple[Payment, ...]]] = {0: (0, ())}
     for way in ways:
         after: dict[int, tuple[int, tuple[Payment, ...]]] = {}
@@ -119,24 +126,33 @@ def cheapest_mix(
             cost = amount
             for more in range(min(bounds[way], len(busy_ms) - level) + 1):
                 if more:
-                    cost += _cost(way, busy_ms[level + more - 1], length_ms, prices)
+                    cost += cost_of(way, busy_ms[level + more - 1], length_ms, prices[way], egress=egress)
                 if level + more not in after or cost < after[level + more][0]:
                     after[level + more] = cost, (*chosen, *[way] * more)
         best = after
     levels = (
-        Level(busy_ms=busy, payment=way, microusd=_cost(way, busy, length_ms, prices))
+        Level(busy_ms=busy, payment=way, microusd=cost_of(way, busy, length_ms, prices[way], egress=egress))
         for busy, way in zip(busy_ms, best[len(busy_ms)][1], strict=True)
     )
     return Mix(length_ms=length_ms, levels=tuple(levels))
 
 
-def break_even(fixed: int, hourly: int) -> float | None:
-    """Return the busy share above which a node is cheaper at a fixed price than by the hour; None if it never is."""
+def break_even(way: Payment, prices: dict[Payment, int], *, egress: int = 0) -> float | None:
+    """Return the busy share above which a fixed way is cheaper than on demand; None if it never is."""
+    fixed = prices[way]
+    # What both pay for egress does not decide.
+    hourly = prices[Payment.ON_DEMAND] + egress - _egress(way, egress)
     if fixed == 0:
         return 0.0
     return fixed / hourly if fixed <= hourly else None
 
 
-def _cost(way: Payment, busy_ms: int, length_ms: int, prices: dict[Payment, int]) -> int:
+def cost_of(way: Payment, busy_ms: int, length_ms: int, rate: int, *, egress: int = 0) -> int:
+    """Return the cost of a node that is paid for in one way and busy for some of the time."""
     paid_ms = length_ms if way.is_fixed else busy_ms
-    return (2 * prices[way] * paid_ms + HOUR_MS) // (2 * HOUR_MS)
+    return (2 * (rate * paid_ms + _egress(way, egress) * busy_ms) + HOUR_MS) // (2 * HOUR_MS)
+
+
+def _egress(way: Payment, egress: int) -> int:
+    """Return the part of the egress that a way pays: data of one's own machines do not leave a cloud."""
+    return 0 if way is Payment.OWNED else egress

@@ -82,7 +82,7 @@ class MetricLines:
         if self._unwritten:
             self._write(now)
         if self._series is not None and not self._is_left_alone:
-            self._series.finish(now)
+            self._series.finish()
 
     def _take(self, found: Sequence[tuple[str, bytes]], now: float) -> None:
         """Take the numbers of one line; a loss that is not finite clears the loss, and other words are ignored."""
@@ -144,7 +144,7 @@ class MetricLines:
         except OSError:  # a full disk, or the run was deleted; the next numbers are written again
             self._unwritten = True
         if self._series is not None:
-            self._series.write(now)
+            self._series.write()
 
     def _throughput(self) -> float | None:
         if self._first is None or self._updated_at <= self._first[0]:

@@ -15,11 +15,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead.runtime.podfiles import read_json
 from fairlead.runtime.series import SeriesFile
 
 WRITE_EVERY_S = 0.2
-# Where a write takes long, the next waits so long that writing takes no more than this share of the time.
-MOST_SHARE, MOST_REST_S = 0.0025, 2.0
+# Where a write takes long, the next waits so long that writing takes no more than this share of the time. The wait is
+# bounded, also to a part of `stall_timeout`, so that a slow disk is not taken for a hang.
+MOST_SHARE, MOST_REST_S, STALL_PART = 0.0025, 5.0, 0.25
 PRINT_EVERY_S = 1.0
 WINDOW_S = 15.0
 MOST_UNTOLD = 100
@@ -56,6 +58,7 @@ class Reporter:
         self._metrics: dict[str, object] = {}
         self._counted = Counted()
         self._next = -math.inf
+        self._most_rest_s = MOST_REST_S if directory is None else _most_rest_s(directory)
         self._unwritten = False
         self._mute = False
         self._untold: deque[str] = deque(maxlen=MOST_UNTOLD)
@@ -129,7 +132,7 @@ class Reporter:
             if self._unwritten:
                 self._write(self._clock())
             if self._series is not None:
-                self._series.finish(self._wall())
+                self._series.finish()
             self._tell()
 
     def look(self) -> None:
@@ -190,7 +193,7 @@ class Reporter:
             loss = {} if said["loss"] is None else {"loss": said["loss"]}
             self._note_point(said["step"], {**loss, **said["metrics"]})
         if self._series is not None:
-            self._series.write(self._wall())
+            self._series.write()
         try:
             temporary.write_bytes(report)
             temporary.replace(path)
@@ -198,7 +201,7 @@ class Reporter:
             self._complain(error)
             self._overwrite(path, temporary, report)
         self._tell()
-        rest_s = min(MOST_REST_S, (self._clock() - began) / MOST_SHARE)
+        rest_s = min(self._most_rest_s, (self._clock() - began) / MOST_SHARE)
         self._next = now + max(WRITE_EVERY_S, rest_s)
 
     def _overwrite(self, path: Path, temporary: Path, report: bytes) -> None:
@@ -228,6 +231,12 @@ class Reporter:
         if not self._mute:
             self._mute = True
             print(f"fairlead: progress cannot be written ({error}); the training goes on without it", file=sys.stderr)
+
+
+def _most_rest_s(directory: Path) -> float:
+    """Return the longest pause between two reports of a pod, which `pod.json` in its directory describes."""
+    limit_s = (read_json(str(directory / "pod.json")) or {}).get("stall_timeout_s")
+    return MOST_REST_S if limit_s is None else min(MOST_REST_S, STALL_PART * float(limit_s))
 
 
 class Counted:

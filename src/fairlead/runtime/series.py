@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
     _Point = Tuple[float, Optional[int], Mapping[str, float]]
 
-WRITE_EVERY_S = 0.2
 POINTS_PER_E_FOLD = 1_000
 MOST_WAITING = 5_000
 
 
 class SeriesFile:
-    """Points of one rank, buffered for a short time. Not thread-safe."""
+    """Points of one rank, buffered until the next write. Not thread-safe."""
 
     def __init__(self, path: str, began_at: float) -> None:
         """Create the buffer; nothing is written yet.
@@ -37,10 +36,9 @@ class SeriesFile:
         self._passed_over: _Point | None = None
         self._num_taken = 0
         self._next_at = 0.0
-        self._write_at = 0.0
 
     def add(self, at: float, step: int | None, values: Mapping[str, float]) -> None:
-        """Add a point; it is written at once if the last write is old enough, otherwise with a later one."""
+        """Add a point, which the next write takes along; writing stays with the caller, who knows what it costs."""
         point = at, step, values
         if at < self._next_at:
             self._passed_over = point
@@ -51,12 +49,9 @@ class SeriesFile:
             self._next_at = at + max(0.0, at - self._began_at) / POINTS_PER_E_FOLD
         if len(self._waiting) < MOST_WAITING:
             self._waiting.append(point)
-        if at >= self._write_at:
-            self.write(at)
 
-    def write(self, at: float) -> None:
+    def write(self) -> None:
         """Append the waiting points, as whole lines only; without space they keep waiting."""
-        self._write_at = at + WRITE_EVERY_S
         if not self._waiting:
             return
         lines = (json.dumps([round(at, 3), *rest], separators=(",", ":")) for at, *rest in self._waiting)
@@ -74,9 +69,9 @@ class SeriesFile:
         except OSError:  # a full disk, or the run was deleted; the next write tries again
             return
 
-    def finish(self, at: float) -> None:
+    def finish(self) -> None:
         """Write the waiting points and the newest one, however close it is to the one before it."""
         if self._passed_over is not None:
             self._waiting.append(self._passed_over)
             self._passed_over = None
-        self.write(at)
+        self.write()

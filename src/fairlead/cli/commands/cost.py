@@ -5,13 +5,14 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fairlead.cli.moments import Moment
-from fairlead.cli.pricing import Dollars, owned_node, owned_options
+from fairlead.cli.pricing import Dollars, Number, owned_node, owned_options
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
@@ -163,6 +164,8 @@ def _whole_days(cluster: ClusterClient, start: float, end: float) -> tuple[float
 @click.option(
     "--most-spot", type=click.IntRange(min=0), help="Maximum number of spot nodes at a time; no limit by default."
 )
+@click.option("--egress", type=Dollars(), help="Dollars for a GB that leaves the cloud.")
+@click.option("--egress-gb", type=Number(), metavar="GB", help="GB that leave it in an hour in which a node is busy.")
 @owned_options
 @click.option("--gpus", type=click.IntRange(min=1), default=8, help="GPUs of a node, for TRACE; 8 by default.")
 @click.option("--since", type=Moment(), help="Start of the load of this machine; 30d ago by default.")
@@ -176,6 +179,8 @@ def compare(
     reserved: int | None,
     spot: int | None,
     most_spot: int | None,
+    egress: int | None,
+    egress_gb: Decimal | None,
     gpus: int,
     since: float | None,
     plot: Path | None,
@@ -187,13 +192,15 @@ def compare(
     The load is that of this machine, or that of TRACE, a trace as for `fairlead simulate`, whose runs start when they
     are submitted. No other mix costs less for this load. Work that is lost with reclaimed spot nodes is left out.
     """
-    from fairlead.cli.cloud_or_own import describe, draw, load_of_machine, load_of_trace
+    from fairlead.cli.cloud_or_own import Offers, describe, draw, load_of_machine, load_of_trace
 
     node = owned_node(**owned)
     prices = {Payment.OWNED: None if node is None else node.rate, Payment.RESERVED: reserved, Payment.SPOT: spot}
     known = {way: rate for way, rate in prices.items() if rate is not None} | {Payment.ON_DEMAND: on_demand}
     if most_spot is not None and spot is None:
         raise click.UsageError("--most-spot is for --spot.")
+    if (egress is None) != (egress_gb is None):
+        raise click.UsageError("--egress is the price of each of --egress-gb: give both or neither.")
     if trace is None:
         now = time.time()
         start = now - WINDOW_S if since is None else since
@@ -203,9 +210,11 @@ def compare(
     else:
         load = load_of_trace(trace, gpus)
     most = {} if most_spot is None else {Payment.SPOT: most_spot}
-    print(describe(load, known, node, most, json_=json_))
+    leaving = round((egress or 0) * (egress_gb or 0))
+    offers = Offers(prices=known, egress=leaving, node=node, most=most)
+    print(describe(load, offers, json_=json_))
     if plot is not None:
-        plot.write_text(draw(load, known, most, node))
+        plot.write_text(draw(load, offers))
         message(f"Wrote what nodes cost by how busy they are to {plot}.")
 
 

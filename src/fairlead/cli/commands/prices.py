@@ -16,7 +16,7 @@ from fairlead.control.opening import open_local
 from fairlead.ledger.catalogue import Instance, bundled, read_catalogue, source_of
 from fairlead.ledger.prices import discounted
 from fairlead.text.money import MICROUSD
-from fairlead.text.quantities import describe_dollars
+from fairlead.text.quantities import describe_dollars, plural
 
 
 @click.group()
@@ -133,7 +133,7 @@ def update(file: Path, json_: bool) -> None:
     if json_:
         print(as_json({"instances": len(found)}))
     else:
-        message(f"The catalogue has {len(found)} rows now; `fairlead prices list --instances` lists them.")
+        message(f"The catalogue has {plural(len(found), 'row')} now; `fairlead prices list --instances` lists them.")
 
 
 def _catalogue(cluster: LocalCluster) -> str:
