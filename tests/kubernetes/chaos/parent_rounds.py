@@ -1,4 +1,4 @@
-"""One round of parents, relays or a sweep: what their user does, faults of everything, then the reckoning."""
+"""One round of parents, relays or sweeps: what their user does, faults of everything, then the reckoning."""
 
 import random
 import time
@@ -192,10 +192,10 @@ class RelayRound(Round):
 
 
 class SweepRound(RelayRound):
-    """A round of forty trials, eight at once."""
+    """A round of sweeps of forty trials, eight of each at once."""
 
     kind = "Sweep"
-    names = ("grid",)
+    names = tuple(f"grid{number}" for number in range(4))
     parts = tuple(str(number) for number in range(NUM_TRIALS))
     num_deeds = (8, 16)
     settle_s = 300.0
@@ -221,7 +221,7 @@ class SweepRound(RelayRound):
 
 
 def begin_sweep(seed: int, world: World) -> SweepRound:
-    """A round of a sweep with a namespace of its own."""
+    """A round of sweeps with a namespace of its own."""
     namespace = begin_in(f"sweep-{seed}", world)
     return SweepRound(seed=seed, world=world, namespace=namespace, rng=random.Random(namespace))
 

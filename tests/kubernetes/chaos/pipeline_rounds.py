@@ -1,4 +1,4 @@
-"""One round of a pipeline of twelve runs, whose driver is a real process beside the pod that kwok plays of it."""
+"""One round of pipelines of twelve runs, whose drivers are real processes beside the pods that kwok plays of them."""
 
 import json
 import os
@@ -29,19 +29,20 @@ from tests.kubernetes.chaos.world import World
 from tests.waiting import until
 
 STEPS = tuple(f"s{number}" for number in range(12))
-NAME, DRIVER = "twelve", "twelve-driver"
+DRIVER = "driver"
 LOOK_S = 0.2
 
 
 class PlayedDrivers:
-    """Plays the containers of a pipeline's drivers: a process for each pod that runs, killed when its pod is gone.
+    """Plays the containers of pipelines' drivers: a process for each pod that runs, killed when its pod is gone.
 
     What the operator writes into a pod's annotation comes to its process as by kubelet, and what that reports is what
     the log of the pod's reporter says. A process that ends ends its pod.
     """
 
-    def __init__(self, world: World, namespace: str, home: Path) -> None:
+    def __init__(self, world: World, namespace: str, pipelines: tuple[str, ...], home: Path) -> None:
         self._world, self._path, self._home = world, f"/api/v1/namespaces/{namespace}/pods", home
+        self._prefixes = tuple(f"{name}-{DRIVER}-" for name in pipelines)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._told: dict[str, str] = {}
         self._pods: dict[str, Object] = {}
@@ -62,7 +63,7 @@ class PlayedDrivers:
             self._kill(uid)
 
     def kill(self) -> None:
-        """kill -9 of one of them."""
+        """kill -9 of all of them."""
         with self._lock:
             for process in self._processes.values():
                 process.kill()
@@ -84,7 +85,7 @@ class PlayedDrivers:
                 raise
 
     def _look(self, found: list[Object]) -> None:
-        pods = {pod["metadata"]["uid"]: pod for pod in found if pod["metadata"]["name"].startswith(f"{DRIVER}-")}
+        pods = {pod["metadata"]["uid"]: pod for pod in found if pod["metadata"]["name"].startswith(self._prefixes)}
         self._pods = {pod["metadata"]["name"]: pod for pod in pods.values()}
         for uid in self._processes.keys() - pods.keys():
             self._kill(uid)
@@ -146,11 +147,11 @@ class PlayedDrivers:
 
 @dataclass(slots=True)
 class PipelineRound(RelayRound):
-    """A round of twelve runs in three rows, each of which needs two of the row before."""
+    """A round of pipelines of twelve runs in three rows, each of which needs two of the row before."""
 
     kind: ClassVar[str] = "Pipeline"
-    names: ClassVar[tuple[str, ...]] = (NAME,)
-    parts: ClassVar[tuple[str, ...]] = ("driver", *STEPS)
+    names: ClassVar[tuple[str, ...]] = tuple(f"twelve{number}" for number in range(4))
+    parts: ClassVar[tuple[str, ...]] = (DRIVER, *STEPS)
     num_deeds: ClassVar[tuple[int, int]] = (8, 14)
     settle_s: ClassVar[float] = 300.0
     faults: ClassVar[tuple[str, ...]] = (*FAULTS, *("kill_driver",) * 4)
@@ -159,7 +160,7 @@ class PipelineRound(RelayRound):
     drivers: PlayedDrivers = field(init=False)
 
     def __post_init__(self) -> None:
-        self.drivers = PlayedDrivers(self.world, self.namespace, self.home)
+        self.drivers = PlayedDrivers(self.world, self.namespace, self.names, self.home)
 
     def storm(self) -> None:
         _share(self.world, self.namespace)
@@ -172,10 +173,10 @@ class PipelineRound(RelayRound):
 
     def clear(self) -> None:
         super(PipelineRound, self).clear()
-        until(lambda: self.drivers.num_alive() == 0, "the end of the driver's process")
+        until(lambda: self.drivers.num_alive() == 0, "the end of the drivers' processes")
 
     def kill_driver(self) -> None:
-        """kill -9 of the driver, whose pod ends for that."""
+        """kill -9 of the drivers, whose pods end for that."""
         self.drivers.kill()
 
     def submit_parent(self, name: str, fakes: dict[str, str]) -> str:
@@ -207,7 +208,7 @@ class PipelineRound(RelayRound):
 
 
 def begin_pipeline(seed: int, world: World) -> PipelineRound:
-    """A round of a pipeline with a namespace of its own."""
+    """A round of pipelines with a namespace of its own."""
     namespace = begin_in(f"pipeline-{seed}", world)
     home = Path(tempfile.mkdtemp(prefix="drivers-", dir=world.plane.home))
     return PipelineRound(seed=seed, world=world, namespace=namespace, rng=random.Random(namespace), home=home)
