@@ -148,6 +148,7 @@ def run_while_killing(
         trials = cluster.children(sweep.uid)
         assert sorted(int(each.spec.name.removeprefix("rates-")) for each in trials) == list(range(num_trials))
         assert all(each.status.phase.is_final for each in trials)
+        assert not [each.status for each in trials if "later" in each.status.reason.message]
         assert not cluster.store.live_pods()
         # The last acts of shims and launchers come just after the ends of their runs.
         until(lambda: not any(processes_of(each.uid) for each in trials), "no process of a trial is left")

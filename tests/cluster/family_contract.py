@@ -1,6 +1,7 @@
 """The part of the contract about parents and children, for adapters that keep them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -136,6 +137,18 @@ class FamilyContract:
         shown = harness.cluster.snapshot()
         assert (shown.workloads, [each.uid for each in shown.ended]) == ((), [child.uid])
         assert [each.uid for each in shown.parents] == [parent.uid]
+
+    def test_the_reason_of_a_finished_child_can_be_told_anew(self, harness: Harness) -> None:
+        _, child = with_child(harness)
+        over = status(Phase.STOPPED)
+        assert apply(harness, Change(workload_uid=child.uid, version=child.version, status=over, intent=Intent.STOP))
+        (seen,) = harness.cluster.snapshot().ended
+        told = replace(over, reason=replace(over.reason, message="told anew"))
+        assert apply(harness, Change(workload_uid=seen.uid, version=seen.version, status=told))
+        assert not apply(harness, Change(workload_uid=seen.uid, version=seen.version, status=over))
+        assert [each.status.reason.message for each in harness.cluster.snapshot().ended] == ["told anew"]
+        harness.crash()
+        assert [each.status.reason.message for each in harness.cluster.snapshot().ended] == ["told anew"]
 
     def test_the_children_of_a_parent_run_one_after_another(self, harness: Harness) -> None:
         parent = until(harness, a_relay(harness), Phase.SUCCEEDED, Phase.FAILED)

@@ -141,6 +141,11 @@ def test_a_trial_pauses_at_a_rung_and_is_promoted_by_the_next_operator_as_by_thi
         report(operator, "grid-3", step=1, loss=8.0)
         until(lambda: trials(grid_0="Running 2", grid_1="Running 1", grid_2="Stopped 0", grid_3="Stopped 0"))
         assert len(live_pods(cluster, namespace)) == 2
+        assert "sweep grid may promote it later" in kubectl("get", "training", "grid-2")
+        kubectl("annotate", "sweep", "grid", "fairlead.dev/intent=stop")
+        until(lambda: {each.status.phase for each in cluster.workloads()} == {Phase.STOPPED})
+        said = "paused by asha at step 1, with loss 7; sweep grid ended without promoting it"
+        assert said in kubectl("get", "training", "grid-2")
         kubectl("delete", "sweep", "grid", "--timeout=60s")
         until(lambda: live_pods(cluster, namespace) == [] and not cluster.workloads())
 

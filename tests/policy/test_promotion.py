@@ -5,15 +5,17 @@ from dataclasses import replace
 import pytest
 
 from fairlead.policy.kinds import training
+from fairlead.policy.kinds.parents import judge_parents
 from fairlead.policy.kinds.record import Family
-from fairlead.policy.kinds.sweep import detail_of, judge, trials_of
+from fairlead.policy.kinds.sweep import detail_of, judge, trials_of, why_stopped
 from fairlead.policy.search.promotion import pauses, promotable
 from fairlead.policy.search.pruning import RungReport
 from fairlead.policy.search.trials import TrialState
 from fairlead.specs.goal import Goal
 from fairlead.specs.sweep import Prune, Sweep
-from fairlead.state.snapshot import Intent, Phase, Progress, Snapshot, Workload
-from tests.builders import status
+from fairlead.state.plan import Change
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Snapshot, Workload
+from tests.builders import BECAUSE, status
 from tests.policy.test_sweep import World, spec
 
 THIRD = Prune(after=1, factor=3)
@@ -270,3 +272,49 @@ def test_a_stopped_trial_says_at_which_rung_its_sweep_paused_or_stopped_it() -> 
     assert stopped(world, trial, saves=False) == f"stopped early {rung}"
     other = next(each for name, each in world.trials.items() if int(name) not in world.detail.pruned)
     assert stopped(world, other, saves=True) == "stopped on request"
+
+
+def judged(world: World, sweep: Workload[Sweep]) -> list[Change]:
+    ended: tuple[AnyWorkload, ...] = tuple(world.trials.values())
+    snapshot = Snapshot(nodes=(), workloads=(), pods=(), parents=(sweep,), ended=ended)
+    return judge_parents(snapshot, world.now)
+
+
+def test_the_trials_that_are_paused_when_their_sweep_ends_say_so_before_it_is_over() -> None:
+    world = World(saving(), saves=True)
+    while not world.detail.pruned:
+        world.pass_once()
+        world.step()
+    number = str(world.detail.pruned[0])
+    said = why_stopped(world.sweep, world.trials[number])
+    assert said is not None
+    assert said.endswith("; sweep rates may promote it later")
+    paused = replace(BECAUSE, message=f"{said}; its checkpoint is of step 3")
+    for name, trial in world.trials.items():
+        reason = paused if name == number else BECAUSE
+        world.trials[name] = replace(trial, intent=Intent.STOP, status=status(Phase.STOPPED, reason=reason))
+    # Of a suspended one it is still true, and one that is deleted leaves nobody to read it.
+    for intent in (Intent.SUSPEND, Intent.DELETE):
+        (change,) = judged(world, replace(world.sweep, intent=intent))
+        assert change.workload_uid == world.sweep.uid
+    stopped = replace(world.sweep, intent=Intent.STOP)
+    (change,) = judged(world, stopped)
+    trial = world.trials[number]
+    assert (change.workload_uid, change.version, change.intent, change.event) == (trial.uid, trial.version, None, None)
+    assert change.status is not None
+    over = said.replace("may promote it later", "ended without promoting it")
+    told = replace(
+        paused,
+        message=f"{over}; its checkpoint is of step 3",
+        remedy=f"`fairlead resume rates-{number}` continues it.",
+    )
+    assert change.status == replace(trial.status, reason=told)
+    world.trials[number] = replace(trial, status=change.status, version=trial.version + 1)
+    (change,) = judged(world, stopped)
+    assert change.status is not None
+    assert (change.workload_uid, change.status.phase) == (stopped.uid, Phase.STOPPED)
+    # A trial that pauses while its sweep ends hears of it at once.
+    assert why_stopped(replace(stopped, status=change.status), trial) == over
+    ending = replace(change.status, phase=Phase.STOPPING, next_phase=Phase.SUCCEEDED)
+    assert why_stopped(replace(stopped, status=ending), trial) == over
+    assert why_stopped(replace(stopped, status=replace(ending, next_phase=Phase.SUSPENDED)), trial) == said

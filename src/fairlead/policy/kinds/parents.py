@@ -108,15 +108,29 @@ def finish(
 
 
 def judge_parents(snapshot: Snapshot, now: float) -> list[Change]:
-    """Return the changes of the parents of a snapshot; at most one for each."""
+    """Return the changes of the parents of a snapshot: one for each, or those of children that precede its end."""
     families = families_at(snapshot, now)
     names = {
         (each.spec.team, each.spec.name): each.parent
         for each in (*snapshot.workloads, *snapshot.parents)
         if not each.status.phase.is_final
     }
-    changes = (_judge(parent, families[parent.uid], names, now) for parent in snapshot.parents)
-    return [change for change in changes if change is not None]
+    changes: list[Change] = []
+    for parent in snapshot.parents:
+        change = _judge(parent, families[parent.uid], names, now)
+        if change is not None:
+            changes += _last_words(parent, families[parent.uid], change) or (change,)
+    return changes
+
+
+def _last_words(parent: AnyWorkload, family: Family, change: Change) -> tuple[Change, ...]:
+    """Return the changes to children that have to be stored before a change that ends their parent."""
+    kind, after = parent_of(parent.spec), change.status
+    if after is None or not after.phase.is_final or parent.status.phase.is_final:
+        return ()
+    if parent.intent is Intent.DELETE or kind is None or kind.last_words is None:
+        return ()
+    return kind.last_words(replace(parent, status=after), family)
 
 
 def foresee_parents(snapshot: Snapshot, known: Mapping[str, int]) -> Mapping[str, int]:

@@ -95,6 +95,8 @@ class ParentKind(Generic[Spec]):
         best: Returns the best result so far, in a few words for a column, empty if there is none; None if children are
             not compared.
         why_stopped: Returns why the parent has stopped a child, for the child's reason; None if it has not.
+        last_words: Returns changes to finished children made before the parent ends, so that their statuses say
+            what its end means for them; empty if all do. None if no child needs any.
         foresee: Precomputes what ``judge`` will probably need from functions that cache their results; None if that
             saves nothing. It affects only the latency of ``judge``.
         together: Returns families of the kind's parents, by uid, that are judged by more than their own children: by
@@ -111,6 +113,7 @@ class ParentKind(Generic[Spec]):
     next_at: Callable[[Workload[Spec], Family, float], float | None] | None = None
     best: Callable[[Workload[Spec]], str] | None = None
     why_stopped: Callable[[Workload[Spec], AnyWorkload], str | None] | None = None
+    last_words: Callable[[Workload[Spec], Family], tuple[Change, ...]] | None = None
     foresee: Callable[[Workload[Spec], Family], None] | None = None
 
 

@@ -617,14 +617,43 @@ def _say_promoted(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> s
 
 def why_stopped(sweep: Workload[Sweep], trial: AnyWorkload) -> str | None:
     """Return at which rung the sweep has paused or stopped a trial; None for a trial that it has not stopped."""
-    number, detail = trial.spec.name.removeprefix(child_name(sweep, "")), detail_of(sweep)
-    if not number.isdigit() or int(number) not in detail.pruned:
+    number, status = trial.spec.name.removeprefix(child_name(sweep, "")), sweep.status
+    if not number.isdigit() or int(number) not in detail_of(sweep).pruned:
         return None
-    prune, objective, last = _at_last_rung(sweep, detail, int(number))
     progress = trial.progress
-    is_paused = sweep.spec.may_pause and progress is not None and progress.checkpoint_step is not None
-    rung = f"by {prune.rule} at step {rung_steps(prune, last.rung)}, with {objective.metric} {last.value:.6g}"
-    return f"paused {rung}; sweep {sweep.spec.name} may promote it later" if is_paused else f"stopped early {rung}"
+    if not sweep.spec.may_pause or progress is None or progress.checkpoint_step is None:
+        return f"stopped early {_say_rung(sweep, int(number))}"
+    is_ending = status.phase is Phase.STOPPING and status.next_phase is not Phase.SUSPENDED
+    return (_left_behind if is_ending or status.phase.is_final else _paused)(sweep, int(number))
+
+
+def last_words(sweep: Workload[Sweep], family: Family) -> tuple[Change, ...]:
+    """Return the changes to paused trials that say that the sweep ended without promoting them."""
+    changes = list[Change]()
+    for number in detail_of(sweep).pruned:
+        trial, promised = family.children.get(str(number)), _paused(sweep, number)
+        if trial is None or trial.status.phase is not Phase.STOPPED:
+            continue
+        reason = trial.status.reason
+        if reason.message.startswith(promised):
+            message = f"{_left_behind(sweep, number)}{reason.message.removeprefix(promised)}"
+            told = replace(reason, message=message, remedy=f"`fairlead resume {trial.spec.name}` continues it.")
+            status = replace(trial.status, reason=told)
+            changes.append(Change(workload_uid=trial.uid, version=trial.version, status=status))
+    return tuple(changes)
+
+
+def _paused(sweep: Workload[Sweep], number: int) -> str:
+    return f"paused {_say_rung(sweep, number)}; sweep {sweep.spec.name} may promote it later"
+
+
+def _left_behind(sweep: Workload[Sweep], number: int) -> str:
+    return f"paused {_say_rung(sweep, number)}; sweep {sweep.spec.name} ended without promoting it"
+
+
+def _say_rung(sweep: Workload[Sweep], number: int) -> str:
+    prune, objective, last = _at_last_rung(sweep, detail_of(sweep), number)
+    return f"by {prune.rule} at step {rung_steps(prune, last.rung)}, with {objective.metric} {last.value:.6g}"
 
 
 def _at_last_rung(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> tuple[Prune, Objective, RungReport]:
@@ -648,5 +677,5 @@ def _failure(spec: Sweep, child: AnyWorkload) -> str:
 
 KIND = ParentKind(
     spec=Sweep, detail=SweepDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at,
-    best=best_so_far, why_stopped=why_stopped, foresee=foresee,
+    best=best_so_far, why_stopped=why_stopped, last_words=last_words, foresee=foresee,
 )  # fmt: skip
