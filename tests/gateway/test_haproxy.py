@@ -35,6 +35,7 @@ ROUTE = ServiceRoute("m", "/m", (), None, 60.0, False, None, 100, (ONE,), None)
         (replace(ROUTE, keys=(Key("0" * 64, "t"),)), "`access`"),
         (replace(ROUTE, keys=()), "`access`"),
         (replace(ROUTE, idempotent=True), "`idempotent`"),
+        (replace(ROUTE, by_prefix=True), "`routing: prefix`"),
         (replace(ROUTE, max_concurrency=1), "`max_concurrency`"),
         (replace(ROUTE, most_in_flight=9), "`scale.shed`"),
         (replace(ROUTE, canary=CanaryRoute("t")), "pair by pair"),

@@ -11,7 +11,7 @@ from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object, write_object
 from fairlead.cluster.kubernetes.operator.pods.pod_status import observe_pod
 from fairlead.cluster.preflight import gateway_problem, pod_model_problem
-from fairlead.specs.serving import Access, Canary, CanaryMetric, Replica, Serving
+from fairlead.specs.serving import Access, Canary, CanaryMetric, Replica, Routing, Serving
 from fairlead.state.snapshot import Grant, PodPhase, Workload
 from tests.kubernetes.builders import a_creation, a_workload
 
@@ -117,6 +117,7 @@ def test_only_gateways_may_ask_a_replica_of_an_endpoint_with_keys() -> None:
         (replace(SERVING, max_concurrency=2), "max_concurrency"),
         (replace(SERVING, max_queue=2), "max_queue"),
         (replace(SERVING, idempotent=True), "idempotent"),
+        (replace(SERVING, routing=Routing.PREFIX), "routing"),
     ],
 )
 def test_what_only_a_gateway_does_is_a_problem_where_there_is_none(spec: Serving, key: str) -> None:

@@ -1050,6 +1050,7 @@ EFFECTS["Serving"] = [
     Effect("max_concurrency", None, 4, routed),
     Effect("max_queue", 10, 20, routed),
     Effect("idempotent", False, True, routed),
+    Effect("routing", None, "prefix", routed),
 ]
 
 # Steps that are runs of their own -------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ NO_GATEWAY = {
     "max_concurrency": "requests wait at a gateway, and there is none on this cluster; {install}",
     "max_queue": "requests wait at a gateway, and there is none on this cluster; {install}",
     "idempotent": "a gateway sends requests again, and there is none on this cluster; {install}",
+    "routing": "a gateway chooses replicas by the prompt, and there is none on this cluster; {install}",
 }
 # Trials of a population start from checkpoints of others, which pods cannot read yet.
 NO_POPULATION = (
@@ -209,6 +210,7 @@ def gateway_problem(spec: "Serving") -> str | None:
         # A predictor's own server has a queue of that length, too.
         "max_queue": spec.predictor is None and spec.max_queue != default.max_queue,
         "idempotent": spec.idempotent,
+        "routing": spec.routing is not default.routing,
     }
     asked = next((key for key, found in is_asked.items() if found), None)
     return None if asked is None else f"{asked}: {NO_GATEWAY[asked].format(install=INSTALL_GATEWAYS)}"

@@ -21,6 +21,7 @@ from fairlead.gateway.messages import (
     read_request,
     read_response,
 )
+from fairlead.gateway.prefix_affinity import Prompt, read_prompt
 from fairlead.gateway.services import Given, Service, Table
 from fairlead.gateway.text_requests import TextRequests, TextRow
 from fairlead.gateway.token_usage import TokenUsage
@@ -33,7 +34,7 @@ IDLE_S = 75.0
 SMALL_BODY = 64 * 1024
 """Largest body in bytes that is read whole before a replica is reserved, so that a slow client occupies none."""
 KEPT_BODY = 1024 * 1024
-"""Largest body in bytes kept for retries and copies, for an idempotent service or one with a shadow."""
+"""Largest body in bytes kept for an idempotent service, or one with a shadow or routing by prefix."""
 MOST_TRIES = 3
 """Maximum number of replicas that may have begun a request of an idempotent service."""
 _LINGER_S = 2.0
@@ -279,11 +280,12 @@ class Conversation:
         self._counted = True
         service.shed()
         kept = await self._small_body(request, service, body, expects=expect != b"" and request.minor == 1)
+        prompt = None if kept is None or service.affinity is None else read_prompt(path, kept)
         tries = 0
         begun = 0
         copied = False
         while True:
-            given = await self._place(service, entry)
+            given = await self._place(service, entry, prompt)
             tries += 1
             entry.tries, entry.revision, entry.replica = tries, given.revision.name, given.replica.backend.id
             if kept is not None and tries == 1 and service.copies(given):
@@ -379,7 +381,11 @@ class Conversation:
         """Read the whole body if it is short; return None for one that is streamed."""
         if request.length == 0:
             return b""
-        keeps = service.route.idempotent or any(revision.shadow for revision in service.revisions)
+        keeps = (
+            service.route.idempotent
+            or service.affinity is not None
+            or any(revision.shadow for revision in service.revisions)
+        )
         if request.length == CHUNKED or request.length > (KEPT_BODY if keeps else SMALL_BODY):
             return None
         if expects and not self.wire.buffer:
@@ -389,15 +395,15 @@ class Conversation:
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _place(self, service: Service[Wire], entry: Entry) -> Given[Wire]:
+    async def _place(self, service: Service[Wire], entry: Entry, prompt: Prompt | None) -> Given[Wire]:
         """Reserve a slot at a replica, waiting until one is free. Only the first waiter wakes a sleeping service."""
         entry.replica = entry.revision = ""
         now = self._loop.time()
-        if not service.waiting and (given := service.take(now)) is not None:
+        if not service.waiting and (given := service.take(now, prompt)) is not None:
             return given
         waiter: asyncio.Future[Given[Wire]] = self._loop.create_future()
         self._door.ask_for(service)
-        service.join_queue(waiter)
+        service.join_queue(waiter, prompt)
         try:
             return await waiter
         except BaseException:

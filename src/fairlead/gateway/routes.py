@@ -86,6 +86,7 @@ class ServiceRoute:
         most_in_flight: Requests, running and waiting, that are admitted while the service has replicas; more would be
             late.
         counts_tokens: Scaling uses token times, which are recorded for some requests.
+        by_prefix: The replica is chosen by the prefix of the prompt.
     """
 
     name: str
@@ -104,6 +105,7 @@ class ServiceRoute:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     counts_tokens: bool = False
+    by_prefix: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ class _Reader:
             requests_per_minute=self._limit(told, "requests_per_minute"),
             tokens_per_minute=self._limit(told, "tokens_per_minute"),
             counts_tokens=self._take(told, "counts_tokens", False, lambda v: isinstance(v, bool), "true or false"),
+            by_prefix=self._take(told, "by_prefix", False, lambda v: isinstance(v, bool), "true or false"),
         )
 
     def _limit(self, told: dict[str, Any], key: str) -> int | None:

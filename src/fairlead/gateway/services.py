@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 from fairlead.gateway.access import TeamUse
 from fairlead.gateway.canaries import Pairs
 from fairlead.gateway.messages import Refused, Request, Response
+from fairlead.gateway.prefix_affinity import PrefixAffinity, Prompt
 from fairlead.gateway.routes import CONTROL, Backend, RevisionRoute, ServiceRoute
 from fairlead.gateway.tallies import ServiceTally
 from fairlead.gateway.text_requests import TextRequests
@@ -29,6 +30,7 @@ class Replica(Generic[T]):
 
     Attributes:
         outstanding: Requests that it has not answered yet.
+        prompt_load: The part of `load` for parts of prompts that it did not have yet.
         busy_s: Seconds for which its slots were occupied, since this was last read.
         busy_since: Time up to which `busy_s` is counted.
         closed_until: Time before which it gets no requests.
@@ -36,13 +38,14 @@ class Replica(Generic[T]):
     """
 
     __slots__ = (
-        "_back_off_s", "_broken", "backend", "busy_s", "busy_since", "closed_until", "idle", "outstanding", "removed",
-        "turn",
+        "_back_off_s", "_broken", "backend", "busy_s", "busy_since", "closed_until", "idle", "outstanding",
+        "prompt_load", "removed", "turn",
     )  # fmt: skip
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.outstanding = 0
+        self.prompt_load = 0.0
         self.busy_s = self.busy_since = 0.0
         self.turn = 0
         self.removed = False
@@ -50,6 +53,15 @@ class Replica(Generic[T]):
         self.closed_until = 0.0
         self._back_off_s = 0.0
         self._broken = 0
+
+    @property
+    def id(self) -> str:
+        return self.backend.id
+
+    @property
+    def load(self) -> float:
+        """Return its load in requests, a long prompt counting as several."""
+        return self.outstanding + self.prompt_load
 
     def count_busy(self, now: float, places: float) -> None:
         """Accumulate `busy_s`; call before a request begins or ends at the replica."""
@@ -103,12 +115,19 @@ class Revision(Generic[T]):
                 best = replica
         return best
 
+    def available(self, now: float, most: int | None) -> list[Replica[T]]:
+        """Return the replicas with room that are not in back-off."""
+        return [
+            each for each in self.replicas if each.closed_until <= now and (most is None or each.outstanding < most)
+        ]
+
 
 class Given(NamedTuple, Generic[T]):
     """A replica assigned to a request: one of its slots is occupied until `Service.release`."""
 
     revision: Revision[T]
     replica: Replica[T]
+    prompt_load: float = 0.0
 
 
 class Service(Generic[T]):
@@ -129,6 +148,8 @@ class Service(Generic[T]):
         self.tally = ServiceTally()
         self.uses: dict[str, TeamUse] = {}
         self.texts: TextRequests | None = None
+        self.affinity: PrefixAffinity | None = None
+        self._prompts: dict[asyncio.Future[Given[T]], Prompt] = {}  # of waiting requests
         self.revisions: list[Revision[T]] = []
         self.waiting: deque[asyncio.Future[Given[T]]] = deque()
         self._turns = 0
@@ -166,6 +187,10 @@ class Service(Generic[T]):
         else:
             self.texts = self.texts or TextRequests()
             self.texts.follow(route.revisions)
+        if not route.by_prefix:
+            self.affinity = None
+        elif self.affinity is None:
+            self.affinity = PrefixAffinity()
         if self.has_replicas():
             self.tally.wake = None
         return list(before.values())
@@ -196,11 +221,14 @@ class Service(Generic[T]):
         """Return whether any replica can serve; without one the service is asleep, starting or failed."""
         return any(revision.replicas and revision.weight and not revision.shadow for revision in self.revisions)
 
-    def take(self, now: float) -> Given[T] | None:
+    def take(self, now: float, prompt: Prompt | None = None) -> Given[T] | None:
         """Assign a slot at a replica; None if all are full or in back-off.
 
         Among revisions with capacity, shares follow the weights evenly (smooth weighted round robin, as nginx's
         `ngx_http_upstream_round_robin`).
+
+        Args:
+            prompt: The prompt of a request whose replica is chosen by it.
         """
         best: Revision[T] | None = None
         chosen: Replica[T] | None = None
@@ -208,7 +236,7 @@ class Service(Generic[T]):
         for revision in self.revisions:
             if revision.weight == 0 or revision.shadow:
                 continue
-            replica = revision.least_outstanding(now, self.route.max_concurrency)
+            replica = self._choose(revision, now, prompt)
             if replica is None:
                 continue
             total += revision.weight
@@ -218,7 +246,11 @@ class Service(Generic[T]):
         if best is None or chosen is None:
             return None
         best.current -= total
-        return self._occupy(best, chosen, now)
+        load = 0.0
+        if prompt is not None and self.affinity is not None:
+            load = self.affinity.load_of(prompt, chosen.id)
+            self.affinity.note(prompt, chosen.id)
+        return self._occupy(best, chosen, now, load)
 
     def copies(self, given: Given[T]) -> bool:
         """Return whether a request assigned so is copied to a shadow: in a trial only the control's requests are."""
@@ -238,6 +270,7 @@ class Service(Generic[T]):
         """End a request; the longest waiting request gets the slot."""
         given.replica.count_busy(now, self.route.places)
         given.replica.outstanding -= 1
+        given.replica.prompt_load = max(0.0, given.replica.prompt_load - given.prompt_load)
         self._touched.add(self)
         self._warm.add(self)
         if self.waiting:
@@ -248,17 +281,19 @@ class Service(Generic[T]):
         if self.route.failure is not None and not self.has_replicas():
             while self.waiting:
                 waiter = self.waiting.popleft()
+                self._prompts.pop(waiter, None)
                 if not waiter.done():
                     waiter.set_exception(self.failed())
             return
         while self.waiting:
-            if self.waiting[0].done():
-                self.waiting.popleft()
-                continue
-            given = self.take(now)
-            if given is None:
-                return
-            self.waiting.popleft().set_result(given)
+            waiter = self.waiting[0]
+            if not waiter.done():
+                given = self.take(now, self._prompts.get(waiter))
+                if given is None:
+                    return
+                waiter.set_result(given)
+            self._prompts.pop(waiter, None)
+            self.waiting.popleft()
 
     def count(
         self, given: Given[T], *, failed: bool, duration_s: float, response: Response | None, now: float, epoch: float,
@@ -284,7 +319,7 @@ class Service(Generic[T]):
         """Return the number of requests that wait for a replica."""
         return sum(not waiter.done() for waiter in self.waiting)
 
-    def join_queue(self, waiter: "asyncio.Future[Given[T]]") -> None:
+    def join_queue(self, waiter: "asyncio.Future[Given[T]]", prompt: Prompt | None = None) -> None:
         """Queue for a slot.
 
         Raises:
@@ -296,11 +331,14 @@ class Service(Generic[T]):
             how = "every replica is busy" if self.has_replicas() else "no replica is ready yet"
             raise Refused(429, f"{self.name}: {how} and {self.route.max_queue} requests wait already", retry_after_s=1)
         self.waiting.append(waiter)
+        if prompt is not None:
+            self._prompts[waiter] = prompt
 
     def leave_queue(self, waiter: "asyncio.Future[Given[T]]", now: float) -> None:
         """Leave the queue; a slot that was assigned meanwhile goes to the next."""
         if waiter in self.waiting:
             self.waiting.remove(waiter)
+        self._prompts.pop(waiter, None)
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self.release(waiter.result(), now)
 
@@ -308,13 +346,19 @@ class Service(Generic[T]):
         """Make the error while no revision can serve."""
         return Refused(503, f"{self.name}: {self.route.failure}", retry_after_s=10)
 
-    def _occupy(self, revision: Revision[T], replica: Replica[T], now: float) -> Given[T]:
+    def _choose(self, revision: Revision[T], now: float, prompt: Prompt | None) -> Replica[T] | None:
+        if prompt is None or self.affinity is None:
+            return revision.least_outstanding(now, self.route.max_concurrency)
+        return self.affinity.choose(prompt, revision.available(now, self.route.max_concurrency), self.route.places)
+
+    def _occupy(self, revision: Revision[T], replica: Replica[T], now: float, prompt_load: float = 0.0) -> Given[T]:
         self._turns += 1
         replica.turn = self._turns
         replica.count_busy(now, self.route.places)
         replica.outstanding += 1
+        replica.prompt_load += prompt_load
         replica.try_again(now)
-        return Given(revision, replica)
+        return Given(revision, replica, prompt_load)
 
 
 class Table(Generic[T]):

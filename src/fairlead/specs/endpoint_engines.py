@@ -36,6 +36,7 @@ ANSWERS = "answers requests without Fairlead's gateway"
 NO_ACCESS = "nobody asks for keys; leave `access` out"
 NO_QUEUE = "nothing waits there; leave `max_queue` out"
 NO_IDEMPOTENT = "nothing is sent again; leave `idempotent` out"
+NO_ROUTING = "nobody looks at prompts; leave `routing` out"
 TRIES = "has no trial of a revision by evidence"
 NO_CANARY = "KServe ignores a canary's weight in Standard mode; leave `canary` out"
 DIVIDES = "divides requests only where Istio or Ambassador brings them"
@@ -82,6 +83,8 @@ def _of_all(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str
         yield "access", ANSWERS, NO_ACCESS
     if spec.idempotent:
         yield "idempotent", ANSWERS, NO_IDEMPOTENT
+    if spec.routing is not default.routing:
+        yield "routing", ANSWERS, NO_ROUTING
     if spec.predictor is None and spec.max_queue != default.max_queue:
         yield "max_queue", ANSWERS, NO_QUEUE
     scale = spec.scale

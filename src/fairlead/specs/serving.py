@@ -563,6 +563,13 @@ class Replica(Training):
     code: str = ""
 
 
+class Routing(StrEnum):
+    """The replica of a request: the one with the fewest outstanding, or one that has the prefix of the prompt."""
+
+    LEAST_OUTSTANDING = "least_outstanding"
+    PREFIX = "prefix"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """An endpoint.
@@ -584,6 +591,7 @@ class Serving:
         max_concurrency: Maximum concurrent requests of a replica; None for no limit.
         max_queue: Maximum requests that wait for a replica; more are refused.
         idempotent: A request may be resent even if a replica has started to process it.
+        routing: How the replica of a request is chosen.
         engine: Controller of a cluster that serves it; None for Fairlead's replicas.
         code: Snapshot of its directory that its replicas run, on a cluster that stores any; not written by users.
     """
@@ -607,6 +615,7 @@ class Serving:
     max_concurrency: int | None = None
     max_queue: int = 100
     idempotent: bool = False
+    routing: Routing = Routing.LEAST_OUTSTANDING
     setup: str | None = None
     workdir: str | None = None
     image: str | None = None

@@ -12,6 +12,7 @@ def held_because(route: ServiceRoute) -> str | None:
         (any(each.shadow for each in route.revisions), "requests are copied to a shadow"),
         (route.canary is not None, "a canary is compared pair by pair"),
         (route.idempotent, "what may have been begun is sent again (`idempotent`)"),
+        (route.by_prefix, "each goes to the replica that has its prefix (`routing: prefix`)"),
         (route.max_concurrency is not None, "requests wait for a place (`max_concurrency`)"),
         (route.most_in_flight is not None, "requests that would be late are refused (`scale.shed`)"),
         (route.counts_tokens, "it is told when tokens come (`scale.time_to_first_token`, `scale.time_per_token`)"),

@@ -9,7 +9,7 @@ from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.serving import ServingDetail, detail_of, failure_of, replicas_of, share_of_canary
 from fairlead.policy.serving.rollout import ReplicaState
-from fairlead.specs.serving import Serving
+from fairlead.specs.serving import Routing, Serving
 from fairlead.state.access_keys import AccessKey
 from fairlead.state.snapshot import Pod, Snapshot, Workload
 
@@ -117,6 +117,7 @@ def routes(
             "places": spec.scale.concurrency,
             "most_in_flight": None if most_in_flight is None else max(1, most_in_flight // share),
             "counts_tokens": spec.scale.is_by_tokens,
+            "by_prefix": spec.routing is Routing.PREFIX,
             "failure": failure_of(parent, family.children),
         }
     return {"version": 1, "services": services}

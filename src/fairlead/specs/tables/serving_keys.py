@@ -633,6 +633,14 @@ SERVING = Section(
             also=("retry", "retries", "retryable", "safe_to_retry"),
         ),
         Key(
+            name="routing",
+            kind=word(serving.Routing),
+            doc="How a request's replica is chosen; `prefix` for text servers that cache prefixes or load adapters.",
+            attributes=("routing",),
+            example="prefix",
+            also=("load_balancing", "balancing", "affinity", "session_affinity", "routing_logic", "lb_policy"),
+        ),
+        Key(
             name="engine",
             kind=word(EndpointEngine),
             doc="A controller of the cluster that serves it instead of replicas of Fairlead; see engines.md.",
