@@ -22,7 +22,9 @@ from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes, pytest.mark.timeout(1200)]
+# Compiling all modules takes half a minute of a processor, which a busy machine stretches.
+BUILD_S = 600.0
 NAME = "test.example/fairlead:1"
 SPACE = "/apis/apps/v1/namespaces/fairlead-system/deployments"
 
@@ -57,7 +59,7 @@ def test_operator_and_page_run_from_the_image_that_fairlead_builds(cluster: Real
 
     def fairlead(*arguments: str) -> str:
         argv = [sys.executable, "-m", "fairlead.cli.main", *arguments]
-        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=240)
+        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=BUILD_S)
         assert done.returncode == 0, done.stderr
         return done.stderr
 

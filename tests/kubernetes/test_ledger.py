@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.cluster.cost_rows import cost_rows
 from fairlead.cluster.kubernetes.api.client import Client
@@ -16,6 +17,7 @@ from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.manifests import cost_objects
 from fairlead.cluster.kubernetes.manifests.cost_objects import TEAM, DayCosts, render_costs
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.ledger import month_costs
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
 from fairlead.cluster.kubernetes.operator.runs import gpu_telemetry
 from fairlead.cluster.ledger_tables import Grouping
@@ -25,6 +27,7 @@ from fairlead.ledger.usage import WHOLE, Interval, Use
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.specs.training import Idle
 from fairlead.state.snapshot import Intent, Phase
+from fairlead.text.money import MICROUSD
 from tests.kubernetes.operating import GPUS, HARMLESS, comes_to, gang, operating
 from tests.waiting import until
 
@@ -203,6 +206,32 @@ def test_costs_are_read_with_the_rights_of_the_person(
     # All nodes are billed from their beginning, whoever held them.
     assert bill.billed_microusd == sum(line.microusd for line in bill.lines)
     assert set(bill.billed) >= {"a-gpu-0", "a-gpu-1"}
+
+
+def test_metrics_have_what_a_run_and_its_team_cost(
+    access: Access, cluster: KubernetesCluster, namespace: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(month_costs, "TODAY_S", 0.0)
+    cluster.submit(gang(namespace, nodes=1, gpus=GPUS // 2, run="3s"))
+    with operating(access, namespace, ledger=place) as operator:
+
+        def told(name: str, **labels: str) -> list[float]:
+            families = text_string_to_metric_families(operator._metrics())
+            samples = [each for family in families for each in family.samples]
+            return [each.value for each in samples if each.name == name and labels.items() <= each.labels.items()]
+
+        comes_to(cluster, "train", Phase.RUNNING)
+        until(lambda: told("fairlead_run_cost_dollars", run="train", team=namespace), operator._metrics)
+        assert 0 < told("fairlead_run_cost_dollars", run="train")[0] < DOLLARS
+        assert 0 <= told("fairlead_run_goodput_ratio", run="train")[0] <= 1
+        run = comes_to(cluster, "train", Phase.SUCCEEDED)
+        until(lambda: not held_now(place))
+        spent = cost_of(intervals(place, run.uid), {each.node: _changes() for each in intervals(place, run.uid)})
+        assert spent is not None
+        of_team = told("fairlead_month_cost_dollars", team=namespace)
+        assert sum(of_team) == pytest.approx(spent / MICROUSD, abs=len(of_team) / MICROUSD)
+        assert told("fairlead_model_month_cost_dollars", model="train") == [pytest.approx(sum(of_team))]
+        assert told("fairlead_month_cost_dollars", team="", use="idle")[0] > 0
 
 
 def test_days_of_costs_that_are_old_are_removed_and_nothing_else(access: Access, namespace: str) -> None:

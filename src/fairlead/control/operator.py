@@ -29,6 +29,7 @@ from fairlead.cluster.kubernetes.operator.ledger.budget_notices import BudgetNot
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import EVERY_S as COSTS_S
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPublisher
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
+from fairlead.cluster.kubernetes.operator.ledger.month_costs import MonthCosts
 from fairlead.cluster.kubernetes.operator.partitions.partition_controller import PartitionController
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
@@ -223,7 +224,9 @@ class Operator:
         self._last_lines = LogArchive(self.cluster)
         self._costs: CostPublisher | None = None
         self._budgets: BudgetNotices | None = None
+        self._month: MonthCosts | None = None
         if self.ledger is not None:
+            self._month = MonthCosts(self.ledger)
             self._budgets = BudgetNotices(self.view, self._teller, self.ledger)
             self._costs = CostPublisher(
                 client,
@@ -408,7 +411,13 @@ class Operator:
         return all(cache.is_synced for cache in self.view.caches)
 
     def _metrics(self) -> str:
-        return operator_metrics(self._decided, is_leader=self.election.is_leader, gpus=self._gpus.held)
+        return operator_metrics(
+            self._decided,
+            is_leader=self.election.is_leader,
+            gpus=self._gpus.held,
+            ledger=self.ledger,
+            month=self._month,
+        )
 
     def _numbers(self) -> Mapping[str, float]:
         now = time.monotonic()

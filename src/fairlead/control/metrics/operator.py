@@ -3,8 +3,13 @@
 import time
 from collections.abc import Sequence
 
+from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
+from fairlead.cluster.kubernetes.operator.ledger.month_costs import MonthCosts
 from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import HeldGpu
+from fairlead.control.metrics.readings import Readings, RunUsage, gpu_reading, shown_runs
 from fairlead.control.pass_counts import PassCounts
+from fairlead.ledger.goodput import Goodput
+from fairlead.state.snapshot import Workload, is_leaf
 
 MISSING = "# Metrics of runs need prometheus-client: install `fairlead[serve]` in the operator's image.\n"
 FOLLOWS = (
@@ -14,22 +19,55 @@ FOLLOWS = (
 )
 
 
-def operator_metrics(counts: PassCounts, *, is_leader: bool, gpus: Sequence[HeldGpu] = ()) -> str:
+def operator_metrics(
+    counts: PassCounts,
+    *,
+    is_leader: bool,
+    gpus: Sequence[HeldGpu] = (),
+    ledger: LedgerKeeper | None = None,
+    month: MonthCosts | None = None,
+) -> str:
     """Return the metrics in the text format 0.0.4; safe in any thread.
 
     A follower exports only that it is one: two operators with the same runs would count them twice.
+
+    Args:
+        ledger: Knows cost and goodput of runs; None where none is kept.
+        month: The costs of this month, by the same ledger.
     """
     seen = counts.seen
     if not is_leader or seen is None:
         return FOLLOWS
     try:
-        from fairlead.control.metrics.exposition import exposition
+        from fairlead.control.metrics.exposition import MOST_RUNS, exposition
     except ModuleNotFoundError as error:
         if error.name != "prometheus_client":
             raise
         return MISSING
-    from fairlead.control.metrics.readings import Readings, gpu_reading
-
     told = tuple(gpu_reading(each.node, each.usage) for each in gpus)
     held = {(each.node, each.usage.name): each.run for each in gpus}
-    return exposition(Readings(now=time.time(), seen=seen, counts=counts, gpus=told, held=held)).decode()
+    now = time.time()
+    usage = {} if ledger is None else _usage(ledger, shown_runs(seen, MOST_RUNS)[0], now)
+    sums = None if month is None else month.read(now)
+    readings = Readings(
+        now=now,
+        seen=seen,
+        counts=counts,
+        usage=usage,
+        month={} if sums is None else sums.by_use,
+        models={} if sums is None else sums.by_model,
+        gpus=told,
+        held=held,
+    )
+    return exposition(readings).decode()
+
+
+def _usage(ledger: LedgerKeeper, runs: Sequence[Workload], now: float) -> dict[str, RunUsage]:
+    """Return cost and goodput of each run that the ledger knows."""
+    found = {}
+    for run in runs:
+        cost = ledger.cost_of(run, now) if is_leaf(run) else None
+        if cost is not None:
+            useful = Goodput(ratio=cost.goodput, seconds=cost.seconds, waiting_s=cost.waiting_s)
+            found[run.uid] = RunUsage(goodput=useful, cost_microusd=cost.microusd)
+    return found

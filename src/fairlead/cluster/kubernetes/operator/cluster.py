@@ -487,7 +487,7 @@ class KubernetesCluster:
             pods = self.view.members(found)
             if self._ledger is not None and run.status.phase.is_final:
                 self._ledger.settle(found)  # the run's cost is not written after this
-            cost = None if self._ledger is None else self._ledger.cost_of(run, pods, time.time())
+            cost = None if self._ledger is None else self._ledger.cost_of(run, time.time())
             status = training_status(run, pods, generation=found.generation, before=found.conditions, cost=cost)
         else:
             status = parent_status(run, generation=found.generation, before=found.conditions)

@@ -226,12 +226,8 @@ class LedgerKeeper:
                 self._fail(error, now)
                 return None
 
-    def cost_of(self, workload: Workload, pods: Iterable[Pod], now: float) -> RunCost | None:
-        """Return what a run has cost and costs now; None while the ledger is unavailable.
-
-        Args:
-            pods: The pods of its latest attempt.
-        """
+    def cost_of(self, workload: Workload, now: float) -> RunCost | None:
+        """Return what a run has cost and costs now; None while the ledger is unavailable."""
         with self._lock:
             ledger = self._ledger
             if ledger is None:
