@@ -75,6 +75,24 @@ with fairlead.run() as run:
         run.checkpoint(step + 1)
 """
 )
+# A step takes longer in more parts, and one split fails.
+SPLITS = (
+    STATE
+    + """
+with fairlead.run() as run:
+    split = run.parallel
+    print("attempt", run.attempt, "on", os.uname().nodename, "in parts of", split.micro_batch, flush=True)
+    if split.micro_batch == 1:
+        raise MemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+    counter = Counter()
+    for step in range(run.resume(counter=counter), 12):
+        time.sleep(0.05 * split.micro_batches)
+        counter.count += 1
+        run.progress(step + 1, total=12)
+        run.checkpoint(step + 1)
+    print("ends with", counter.count, flush=True)
+"""
+)
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +166,30 @@ def test_a_gang_that_hangs_shows_its_stacks_and_which_rank_it_is(desk: Desk) -> 
         said = [each["text"] for each in log if each["rank"] == rank]
         assert any("Python stacks of process" in line for line in said), said
         assert any(place in line for line in said), said
+
+
+def test_splits_are_tried_in_pods_of_their_own_and_the_fastest_is_kept(cluster: RealCluster, desk: Desk) -> None:
+    candidates = {"small": {"micro_batch": 2}, "whole": {}, "failing": {"micro_batch": 1}}
+    desk("run", "-d", spec_of(desk, "splits", SPLITS, nodes=2, parallel={"batch": 16, "candidates": candidates}))
+    comes_to(desk, "splits", "Succeeded")
+    told = desk("status", "splits").out
+    assert "whole (data 2 with whole copies, micro-batch 8) is kept and takes" in told, told
+    assert "small (data 2 with whole copies, micro-batch 4 x 2) takes" in told, told
+    assert "is ruled out: rank" in told, told
+
+    def hosts(attempt: int) -> set[str]:
+        lines = desk("logs", "splits", "--attempt", str(attempt)).out.splitlines()
+        return {line.split(" on ")[1].split()[0] for line in lines if f"attempt {attempt} on " in line}
+
+    # The last lines of the three newest attempts are kept.
+    for attempt in (1, 2, 3):
+        until(lambda: len(hosts(attempt)) == 2, lambda: (attempt, hosts(attempt)), timeout_s=PATIENCE_S)  # noqa: B023
+    assert len(hosts(1) | hosts(2) | hosts(3)) == 6, "each start has pods of its own"
+    ends = [desk("logs", "splits", "--attempt", str(attempt)).out.count("ends with 12") for attempt in (1, 2, 3)]
+    assert ends == [0, 0, 2], "it trains with the fastest from its first step"
+    said = desk("events", "splits").out
+    assert (said.count("SplitProbed"), said.count("SplitChosen")) == (2, 1), said
+    assert (shown(desk, "splits")["progress"]["step"], shown(desk, "splits")["attempt"]) == (12, 3)
 
 
 def test_an_edited_run_and_one_that_begins_from_another_go_on_with_its_work(cluster: RealCluster, desk: Desk) -> None:
