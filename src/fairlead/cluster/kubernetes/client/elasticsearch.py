@@ -2,7 +2,7 @@
 
 The collector creates one document for each line: the line as kubelet has it in ``log``, its time in ``@timestamp``, and
 three labels of the pod in ``fairlead_run_uid``, ``fairlead_attempt`` and ``fairlead_index`` (docs/logs.md has the
-configuration for Fluent Bit).
+configuration for rsyslog and Fluent Bit).
 """
 
 import contextlib
