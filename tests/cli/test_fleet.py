@@ -29,7 +29,7 @@ def test_a_run_is_submitted_shown_and_stopped(call: Call, journal: FleetJournal)
     assert "waits for the fleet's controller" in shown
     (run,) = json.loads(call("fleet", "status", "research", "--json").out)["runs"]
     assert (run["name"], run["stage"], run["cluster"], run["rent"]) == ("train", "Queued", None, 0.0)
-    assert "train is asked to stop." in call("fleet", "stop", "research", "train").err
+    assert "train: stop requested." in call("fleet", "stop", "research", "train").err
     events = call("fleet", "events", "research").out
     assert [line.split()[-2:] for line in events.splitlines()] == [["train", "Submitted"], ["to", "stop"]]
     assert call("fleet", "status").out.split() == ["research"]

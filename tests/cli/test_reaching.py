@@ -55,7 +55,11 @@ def test_a_rank_that_is_not_there_or_a_program_that_is_not_is_told(busy: str, pr
     assert "no rank 2; the last one is 1" in none.err
     unknown = process("exec", busy, "--", "no-such-program")
     assert unknown.code == 127
-    assert "no-such-program cannot be started" in unknown.err
+    assert "no-such-program: command not found on PATH" in unknown.err
+    builtin = process("exec", busy, "--", "exit", "3")
+    assert builtin.code == 127
+    assert "exit: command not found; it is a builtin of shells: `sh -c 'exit 3'`" in builtin.err
+    assert process("exec", busy, "--", "sh", "-c", "exit 3").code == 3
 
 
 def test_a_run_that_is_over_cannot_be_entered(call: Call, process: Call) -> None:

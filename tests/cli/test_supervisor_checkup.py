@@ -1,4 +1,4 @@
-"""`fairlead doctor` on a supervisor that is there and does not answer."""
+"""Commands while the supervisor is there and does not answer."""
 
 import os
 import signal
@@ -28,8 +28,12 @@ def test_a_supervisor_that_was_stopped_is_noticed_with_what_helps(call: Call, mo
         assert ended.code == 1
         assert f"!!  supervisor     process {pid} does not answer within 2 s" in ended.out
         assert f"`kill -CONT {pid}`" in ended.out
+        listed = call("status")
+        assert f"The supervisor, process {pid}, is stopped by a signal" in listed.err
+        assert f"`kill -CONT {pid}`" in listed.err
     finally:
         os.kill(pid, signal.SIGCONT)
     assert cluster.supervisor_answers(30.0)
+    assert call("status").err == ""
     cluster.close()
     call("delete", "--yes", "busy")

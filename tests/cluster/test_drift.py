@@ -338,7 +338,7 @@ def test_a_file_or_a_column_that_is_not_there_is_refused_when_it_is_applied(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     one = applied(cluster, tmp_path / "work", on=On(drift=BY_COST))
-    with pytest.raises(Conflict, match=r"on\.drift\.data: .*seen\.csv is no file that is there"):
+    with pytest.raises(Conflict, match=r"on\.drift\.data: .*seen\.csv does not exist or is no file"):
         check(one)
     (tmp_path / "work" / "seen.csv").write_text("id\n")
     with pytest.raises(Conflict, match=r"on\.drift: .* has no column 'error'; columns: id"):

@@ -49,7 +49,7 @@ def test_runs_are_rented_for_when_they_would_wait_longer_than_is_allowed(tmp_pat
     for run in runs:
         assert fleet.world.done[run.spec.name] == list(range(1, 61))
     said = [event.said for event in fleet.journal.events()]
-    assert any("leaves the queue of home: waiting there costs more than cloud" in each for each in said)
+    assert any("waiting in the queue of home would cost more" in each for each in said)
 
 
 def test_a_run_waits_where_its_wait_costs_less_than_rent(tmp_path: Path, files: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_cluster_out_of_reach_keeps_its_runs_and_nothing_runs_twice(tmp_path: 
         fleet.round()
     run = fleet.run("one")
     assert (run.stage, run.cluster) == (Stage.PLACED, "home")
-    assert run.reason == "home is out of reach and keeps it"
+    assert run.reason == "home is unreachable; the run stays there"
     assert fleet.journal.clusters()["home"].trouble is not None
     fleet.kill()
     for _ in range(20):
@@ -193,7 +193,7 @@ def test_a_cluster_that_refuses_a_run_is_told_and_another_is_taken(tmp_path: Pat
     fleet.submit("one", files)
     fleet.until(fleet.is_over)
     assert fleet.run("one").cluster == "cloud"
-    assert any("home does not take it: its team has no such" in event.said for event in fleet.journal.events())
+    assert any("home refused it: its team has no such" in event.said for event in fleet.journal.events())
 
 
 def test_a_cluster_of_which_only_ones_own_runs_may_be_seen_has_them_run_there(tmp_path: Path, files: Path) -> None:
@@ -219,8 +219,8 @@ def test_no_more_is_rented_than_is_allowed(tmp_path: Path, files: Path) -> None:
     # Nobody gave up its turn at home for nodes that it could not have.
     for run in fleet.journal.runs():
         said = [event.said.partition(",")[0] for event in fleet.journal.events() if event.uid == run.uid]
-        after = [said[place + 1] for place, each in enumerate(said) if each.startswith("Leaving: leaves the queue")]
-        assert set(after) <= {"Placing: goes to cloud"}, said
+        after = [said[place + 1] for place, each in enumerate(said) if each.startswith("Leaving: moves to")]
+        assert set(after) <= {"Placing: assigned to cloud"}, said
 
 
 def test_a_stop_reaches_a_run_wherever_it_is(tmp_path: Path, files: Path) -> None:

@@ -122,13 +122,13 @@ def test_an_autoscaler_that_cannot_scale_says_why(status: dict[str, object], sai
 @pytest.mark.parametrize(
     ("scale", "replicas", "said"),
     [
-        ("{by: hpa}", "1..2", "it is not said what it goes by"),
+        ("{by: hpa}", "1..2", "no metric is given"),
         ("{by: keda}", "1..2", "give `prometheus"),
         ("{by: hpa, cpu: 70%}", "0..2", "keeps one at least"),
         ("{by: hpa, cpu: 70%, concurrency: 3}", "1..2", "it is for Fairlead's own scaling"),
         ("{by: hpa, cpu: 70%, latency: 200ms}", "1..2", "it is for Fairlead's own scaling"),
         ("{by: hpa, cpu: 70%, idle: 20s}", "1..2", "keeps one replica at least"),
-        ("{by: keda, cpu: 70%, prometheus: {url: 'http://p', query: q, target: 1}}", "1..2", "KEDA goes by"),
+        ("{by: keda, cpu: 70%, prometheus: {url: 'http://p', query: q, target: 1}}", "1..2", "KEDA scales by"),
         ("{by: hpa, prometheus: {url: 'http://p', query: q, target: 1}}", "1..2", "asks none"),
         ("{cpu: 70%}", "1..2", "give `by: hpa`"),
         ("{replicas: 2}", "1..2", "it is set by a cluster's own autoscaler"),

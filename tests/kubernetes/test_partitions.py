@@ -214,7 +214,7 @@ def test_an_operator_killed_at_each_step_is_followed_by_one_that_goes_on(
             ["PartitionBegun", *["PartitionRequested"] * 2, *["Partitioned"] * 2]
         )  # the first was begun by the test
         events = [event.reason.message for event in cluster.events(cluster.named("large", namespace).uid)]
-        assert any("its GPUs are to have another layout" in each for each in events), events
+        assert any("its GPUs get another layout" in each for each in events), events
     finally:
         plane.request("DELETE", f"{POOLS}/{namespace}")
         plane.request("DELETE", path)

@@ -164,7 +164,7 @@ def test_what_is_piped_in_arrives_whole_and_ends(cluster: RealCluster) -> None:
 def test_a_program_that_is_not_there_is_told(cluster: RealCluster) -> None:
     ended = fairlead(cluster, "exec", "train", "--", "no-such-program")
     assert ended.returncode == 127
-    assert b"no-such-program cannot be started in /" in ended.stderr
+    assert b"no-such-program: command not found on PATH" in ended.stderr
 
 
 def test_a_terminal_is_handed_on_with_its_size_and_its_keys(cluster: RealCluster) -> None:

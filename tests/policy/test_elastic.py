@@ -178,7 +178,7 @@ def test_room_is_told_first_then_taken_when_it_has_lasted() -> None:
     told = status_of(changes(look(running("e", 1, 4, [0, 1])))["e"])
     assert (told.phase, told.room_since, told.since) == (Phase.RUNNING, NOW, NOW - 5000.0)
     assert told.reason.message == (
-        "runs on 2 of 1..4 nodes; 2 more nodes are free, and it grows if they still are in 5m and nobody waits for them"
+        "runs on 2 of 1..4 nodes; 2 more nodes are free, and it grows if they still are in 5m and no run waits for them"
     )
     assert changes(look(running("e", 1, 4, [0, 1], room_s=SETTLE_S - 1))) == {}
     change = changes(look(running("e", 1, 4, [0, 1], room_s=SETTLE_S)))["e"]

@@ -149,7 +149,7 @@ def test_a_stop_waits_until_the_object_is_gone() -> None:
     there.serving = replace(there.serving, intent=Intent.STOP)
     there.look()
     assert there.phase.value == "Stopping"
-    assert there.says == "stopped on request; waiting for its Service to go"
+    assert there.says == "stopped on request; waiting for its Service to be deleted"
     there.look(is_there=False)
     assert there.phase.value == "Stopped"
 

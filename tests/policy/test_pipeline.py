@@ -132,7 +132,7 @@ def test_runs_that_a_driver_in_a_pod_asks_for_are_submitted_once_with_what_they_
     assert second.env["FAIRLEAD_ITEM"] == "b"
     assert second.env["FAIRLEAD_OUTPUT_SCORE"] == f"{below}/evaluate-1/outputs/score"
     assert change.event is not None
-    assert change.event.reason.message == "submitted churn-train, churn-evaluate-1, as its driver asks"
+    assert change.event.reason.message == "submitted churn-train, churn-evaluate-1 for its driver"
     there = {name: a_child(name, Phase.RUNNING) for name in ("train", "evaluate-1")} | {DRIVER: driver}
     again = judge(pipeline, Family(children=there), 2.0)
     assert again is not None

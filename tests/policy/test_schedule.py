@@ -108,7 +108,7 @@ THREE = at(2026, 11, 24, 3, 0)
             Schedule(cron="0 3 * * *", catch_up=CatchUp.NONE),
             THREE + LATE_S + 1,
             False,
-            Turn(handled_until=THREE, said="1 of its times came while nobody looked after this machine"),
+            Turn(handled_until=THREE, said="1 of its times passed while no supervisor ran"),
         ),
         (
             Schedule(cron="0 3 * * *", catch_up=CatchUp.NONE),
@@ -151,7 +151,7 @@ def test_no_more_missed_times_are_counted_than_a_message_needs() -> None:
     yearly = turn(
         Schedule(cron="* 3 * * *", catch_up=CatchUp.NONE), NOW.timestamp(), at(2027, 11, 23), is_going=False, zone=UTC
     )
-    assert yearly.said == "1000 or more of its times came while nobody looked after this machine"
+    assert yearly.said == "1000 or more of its times passed while no supervisor ran"
 
 
 def test_a_day_of_minutes_makes_the_times_of_its_days_once() -> None:

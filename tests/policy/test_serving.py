@@ -252,7 +252,7 @@ def test_replicas_are_submitted_and_serve_once_they_are_ready() -> None:
     world.run(3)
     assert world.ready == ["r1-1", "r1-2"]
     assert world.said == "2 of 2 replicas of r1 are ready"
-    assert world.events == ["RolloutStarted: r1 is to serve", "RevisionReady: r1 is ready and serves"]
+    assert world.events == ["RolloutStarted: rolling out r1", "RevisionReady: r1 is ready and serves"]
 
 
 def test_one_that_is_over_is_replaced_under_another_name() -> None:

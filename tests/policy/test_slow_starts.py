@@ -68,7 +68,7 @@ def test_a_pod_of_which_nothing_is_heard_is_told_of_after_a_minute() -> None:
     told = becomes(None, silence(TOLD_AFTER_S))
     assert (told.phase, told.reason.code) == (Phase.STARTING, Code.START_DELAYED)
     assert told.reason.message == (
-        f"pod 1 of 2 has not started for 1m: {WHAT}; after 10m its gang starts anew, elsewhere if there is room"
+        f"pod 1 of 2 has not started for 1m: {WHAT}; after 10m its gang restarts, elsewhere if there is room"
     )
 
 

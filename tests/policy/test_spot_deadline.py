@@ -149,7 +149,7 @@ def test_it_is_told_beforehand_what_it_costs() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"deadline_s": HOUR_S}, "goes by"),
+        ({"deadline_s": HOUR_S}, "uses it"),
         ({"capacity": Capacity(spot=True, auto=True)}, "give `deadline`"),
         ({"capacity": Capacity(spot=True, auto=True), "deadline_s": HOUR_S}, "give `expected_duration`"),
         (

@@ -223,7 +223,7 @@ def test_a_sweep_ends_at_its_target_and_when_its_time_is_over() -> None:
     world = World(spec(trials="200", stop="{target: 0.2}"))
     assert world.run() is Phase.SUCCEEDED
     assert len(world.trials) < 200
-    assert "it came to its target, 0.2" in world.sweep.status.reason.message
+    assert "it reached its target, 0.2" in world.sweep.status.reason.message
     world = World(spec(trials="200", stop="{duration: 60s}"))
     assert world.run() is Phase.SUCCEEDED
     assert len(world.trials) <= 9

@@ -49,7 +49,7 @@ def describe_expectation(found: Expectation) -> str:
     """Describe its cost, compared with on-demand nodes alone, and its completion."""
     done = f"done by {describe_time(found.done_by)} at the latest"
     if found.cost is None or found.saved is None:
-        return f"{done}; what it costs is not known, as nobody says what spot and on-demand nodes cost here"
+        return f"{done}; its cost is unknown, since spot and on-demand nodes have no price here"
     less = "as much as on-demand" if found.saved < 0.005 else f"{100 * found.saved:.0f} % less than on-demand"
     cost = f"${found.cost:.0f}" if found.cost >= 10 else f"${found.cost:.2f}"
     return f"about {cost}, {less}; {done}"
@@ -82,7 +82,7 @@ def describe_forecast(found: Forecast) -> str:
     if found.microusd is None and between:
         return f"{hourly}, {between}"
     if found.microusd is None:
-        return f"{hourly}; what it costs in all is not known, as nobody says how long it takes"
+        return f"{hourly}; its total cost is unknown, since its duration is"
     total = f"{hourly}, {'at most' if found.is_limit else 'about'} {describe_microusd(found.microusd)} in all"
     return f"{total}, {between}" if between else total
 

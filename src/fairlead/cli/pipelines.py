@@ -29,7 +29,7 @@ def step_lines(cluster: ClusterClient, workload: AnyWorkload) -> list[str]:
     try:
         progress = _progress(cluster, workload)
     except ClusterError as error:
-        return [f"its steps are told in its output, which cannot be read now: {error}"]
+        return [f"its steps are read from its output, which is unavailable: {error}"]
     if progress is None:
         return []
     rows: list[tuple[str, ...]] = [("STEP", "PHASE", "TOOK", "")]

@@ -56,7 +56,7 @@ def _where(results: Sequence[Result]) -> str:
         goodput = "-" if summary.goodput is None else f"{summary.goodput:.1%} goodput"
         rows.append(Bar(name=policy, parts=parts, text=goodput))
     names = [(colour, name) for name, colour in PARTS.items()]
-    return bars("GPU hours by what became of them, for each policy", rows, names)
+    return bars("GPU hours by outcome, for each policy", rows, names)
 
 
 def _cost(results: Sequence[Result]) -> str:
@@ -71,7 +71,7 @@ def _cost(results: Sequence[Result]) -> str:
         rest = max(0.0, summary.cost - others - sum(value for _, value in parts))
         rows.append(Bar(name=policy, parts=[*parts, (5, others), (6, rest)], text=f"${summary.cost:,.2f}"))
     names = [*enumerate(teams), *([(5, "other teams")] if len(results[0][2].teams) > len(teams) else [])]
-    return bars("Dollars for GPUs by team, for each policy", rows, [*names, (6, "held by nobody")])
+    return bars("Dollars for GPUs by team, for each policy", rows, [*names, (6, "held by no run")])
 
 
 def _beside(results: Sequence[Result], draw: Callable[[Outcome], str]) -> str:

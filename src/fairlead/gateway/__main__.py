@@ -26,7 +26,7 @@ def main() -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--port", type=int, help="port to listen on; 0 for any that is free")
     where.add_argument("--listen-fd", type=int, help="a listening socket, inherited from the process that started this")
-    parser.add_argument("--hand-on", type=Path, help="Unix socket where whoever connects is given the listening socket")
+    parser.add_argument("--hand-on", type=Path, help="Unix socket that passes the listening socket to each client")
     parser.add_argument("--admin-port", type=int, default=0, help="port of metrics on 127.0.0.1 (default 0: any)")
     parser.add_argument("--reuse-port", action="store_true", help="share the port with other gateways (SO_REUSEPORT)")
     parser.add_argument("--access-log", default=None, help="its file (default DIR/access.log), `-`, or `none`")

@@ -455,7 +455,7 @@ class Conversation:
                 return response
             if response.status == 101:
                 if request.upgrade != b"websocket":
-                    raise Malformed("it changes the protocol, which nobody asked for")
+                    raise Malformed("it switches the protocol without a request to do so")
                 return response
 
     async def _relay(

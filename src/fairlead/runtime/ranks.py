@@ -86,8 +86,21 @@ def become(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> NoRetur
         path = shutil.which(argv[0], path=env.get("PATH", os.defpath))
         os.execve(path or argv[0], list(argv), dict(env))
     except OSError as error:
-        said = f"{argv[0]} cannot be started in {workdir}: {error.strerror or error}"
-        _end(said, 127 if isinstance(error, FileNotFoundError) else 126)
+        _end(start_failure(argv, workdir, error), 127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def start_failure(argv: Sequence[str], workdir: str, error: OSError) -> str:
+    """Explain why a command cannot be started: it is not on PATH, needs a shell, or the system's reason."""
+    import shlex
+
+    from fairlead.runtime.launching import needs_shell
+
+    name = argv[0]
+    if not isinstance(error, FileNotFoundError) or "/" in name or error.filename not in (None, name):
+        return f"{name} cannot be started in {workdir}: {error.strerror or error}"
+    if needs_shell(argv):
+        return f"{name}: command not found; it is a builtin of shells: `sh -c {shlex.quote(shlex.join(argv))}`"
+    return f"{name}: command not found on PATH"
 
 
 def give_up(error: OSError) -> NoReturn:

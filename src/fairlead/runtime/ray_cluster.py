@@ -318,7 +318,7 @@ def _own_place() -> Iterator[str]:
     home = os.path.join(PLACES, f"fairlead-ray-{os.getuid()}")
     os.makedirs(home, mode=0o700, exist_ok=True)
     if os.stat(home).st_uid != os.getuid():
-        raise RuntimeError(f"{home} is somebody else's; have it removed")
+        raise RuntimeError(f"{home} belongs to another user; have it removed")
     os.chmod(home, 0o700)
     name = hashlib.sha256(os.environ["FAIRLEAD_POD_UID"].encode()).hexdigest()[:10]
     with contextlib.ExitStack() as held:

@@ -779,7 +779,7 @@ class Run:
             self._note(
                 "MemoryCheckpointSaved",
                 f"Step {saved.step} ({saved.size / 1e6:.1f} MB) is held in memory, after {saved.seconds:.1f} s; the "
-                f"training waited {saved.blocked_s * 1000:.0f} ms. Later ones are told by `fairlead status` alone.",
+                f"training waited {saved.blocked_s * 1000:.0f} ms. Later ones appear in `fairlead status` only.",
             )
         self._memory_fails = False
         self._reporter.fact(memory_step=saved.step)

@@ -33,7 +33,7 @@ NO_WORKDIR = "no files go along; put them into the image, and leave `workdir` ou
 NO_SETUP = "there is no `setup` step; put what it does into the image"
 NO_CAPACITY = "`capacity` cannot choose their nodes; leave it out"
 ANSWERS = "answers requests without Fairlead's gateway"
-NO_ACCESS = "nobody asks for keys; leave `access` out"
+NO_ACCESS = "no gateway checks keys; leave `access` out"
 NO_QUEUE = "nothing waits there; leave `max_queue` out"
 NO_IDEMPOTENT = "nothing is sent again; leave `idempotent` out"
 NO_ROUTING = "nobody looks at prompts; leave `routing` out"
@@ -89,11 +89,11 @@ def _of_all(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str
         yield "max_queue", ANSWERS, NO_QUEUE
     scale = spec.scale
     if scale.latency_s is not None or not scale.shed:
-        yield "scale", ANSWERS, "nobody counts how long requests take; leave `latency` out"
+        yield "scale", ANSWERS, "no gateway measures latency; leave `latency` out"
     if scale.is_by_tokens:
-        yield "scale", ANSWERS, "nobody counts tokens; leave `time_to_first_token` and `time_per_token` out"
+        yield "scale", ANSWERS, "no gateway counts tokens; leave `time_to_first_token` and `time_per_token` out"
     if scale.queue is not None:
-        yield "scale", ANSWERS, "nobody counts requests that wait; leave `queue` out"
+        yield "scale", ANSWERS, "no gateway counts waiting requests; leave `queue` out"
     if scale.schedule:
         yield "scale", "scales by itself", "it knows no calendar; leave `schedule` out"
 

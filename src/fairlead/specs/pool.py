@@ -311,5 +311,5 @@ class Pool:
         seen: set[tuple[str, TaintEffect]] = set()
         for taint in self.taints:
             if (taint.key, taint.effect) in seen:
-                yield "taints", f"{quote(taint.key)} with {taint.effect} is there twice; give each once"
+                yield "taints", f"{quote(taint.key)} with {taint.effect} is listed twice; list each once"
             seen.add((taint.key, taint.effect))

@@ -93,7 +93,7 @@ class Resources:
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, RESOURCES_RULES)
         for way in sorted({way for way in self.sharing if self.sharing.count(way) > 1}):
-            yield "sharing", f"{way} is there twice; give each once"
+            yield "sharing", f"{way} is listed twice; list each once"
         gpu = self.gpu
         if self.sharing and gpu is not None and (gpu.milli > 1000 or (gpu.milli == 1000 and not gpu.min_memory_bytes)):
             yield "sharing", ONLY_PARTS
@@ -109,7 +109,7 @@ ONLY_FIXED = (
     "a span of `nodes`"
 )
 ONLY_BY_LEAST_WORK = (
-    "runs share whole GPUs by the policy `least-work`, and this machine goes by another. Write `least-work` into the "
+    "runs share whole GPUs by the policy `least-work`, and this machine uses another. Write `least-work` into the "
     "file `policy` of its state directory, or leave `colocate` out."
 )
 NOT_IN_PODS = "it is for this machine and simulations: in pods a whole GPU goes to one run only; leave it out"

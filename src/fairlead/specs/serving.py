@@ -280,14 +280,14 @@ class Scale:
             yield "shed", "nothing is refused without `latency`, such as `latency: 500ms`; remove it"
         by_default = self.concurrency == Scale.__dataclass_fields__["concurrency"].default
         if self.queue is not None and self.latency_s is not None:
-            yield "queue", "the number goes by `latency` or by `queue`, not by both; remove one"
+            yield "queue", "replicas scale by `latency` or by `queue`, not by both; remove one"
         if self.queue is not None and not by_default:
-            yield "queue", "the number goes by `concurrency` or by `queue`, not by both; remove one"
+            yield "queue", "replicas scale by `concurrency` or by `queue`, not by both; remove one"
         tokens = "time_per_token" if self.first_token_s is None else "time_to_first_token"
         if self.is_by_tokens and self.latency_s is not None:
-            yield tokens, f"the number goes by `latency` or by `{tokens}`, not by both; remove one"
+            yield tokens, f"replicas scale by `latency` or by `{tokens}`, not by both; remove one"
         if self.is_by_tokens and self.queue is not None:
-            yield "queue", f"the number goes by `{tokens}` or by `queue`, not by both; remove one"
+            yield "queue", f"replicas scale by `{tokens}` or by `queue`, not by both; remove one"
         yield from self._problems_of_autoscaler()
         others = {
             "latency": self.latency_s is not None, tokens: self.is_by_tokens, "queue": self.queue is not None,
@@ -295,7 +295,7 @@ class Scale:
         }  # fmt: skip
         if self.prometheus is not None:
             yield from (
-                ("prometheus", f"the number goes by `{other}` or by `prometheus`, not by both; remove one")
+                ("prometheus", f"replicas scale by `{other}` or by `prometheus`, not by both; remove one")
                 for other, is_given in others.items()
                 if is_given
             )
@@ -339,15 +339,15 @@ class Scale:
                     "a HorizontalPodAutoscaler asks none; give `by: keda`, or `external_metric`",
                 )
             elif self.cpu is None and self.external_metric is None:
-                yield "by", "it is not said what it goes by; give `cpu`, such as `cpu: 70%`, or `external_metric`"
+                yield "by", "no metric is given; give `cpu`, such as `cpu: 70%`, or `external_metric`"
             if self.idle_s != default.idle_s:
                 yield "idle", "a HorizontalPodAutoscaler keeps one replica at least; leave it out, or give `by: keda`"
             return
         if self.prometheus is None:
-            yield "by", "it is not said what it goes by; give `prometheus: {url: ..., query: ..., target: ...}`"
+            yield "by", "no metric is given; give `prometheus: {url: ..., query: ..., target: ...}`"
         for key, given in (("cpu", self.cpu), ("external_metric", self.external_metric)):
             if given is not None:
-                yield key, "KEDA goes by `prometheus` here; leave it out, or give `by: hpa`"
+                yield key, "KEDA scales by `prometheus` here; leave it out, or give `by: hpa`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -705,7 +705,7 @@ class Serving:
         if self.most_replicas is not None and self.most_replicas <= self.replicas:
             yield "most_replicas", f"{self.most_replicas} is no more than the fewest, {self.replicas}; give more"
         if self.replicas == 0 and self.most_replicas is None:
-            yield "replicas", "0 would never serve; give `0..1` for none while nobody asks, or suspend the endpoint"
+            yield "replicas", "0 would never serve; give `0..1` for none without requests, or suspend the endpoint"
         if self.most_replicas is None and self.scale != Scale():
             yield "scale", f"the number of replicas is always {self.replicas}; give a span, such as `replicas: 0..8`"
         if self.scale.queue is not None and self.max_concurrency is None:

@@ -336,7 +336,7 @@ class Sweep:
                 f"{len(names)} given; give two to {MAX_OBJECTIVES}, or one as `objective: {names[0]}`",
             )
         for name in sorted({name for name in names if names.count(name) > 1}):
-            yield "objectives", f"{quote(name)} is there twice; give each once"
+            yield "objectives", f"{quote(name)} is listed twice; list each once"
         for key, given, what in (
             ("prune", self.prune is not None, "`prune` compares trials by one `objective`"),
             ("stop", self.stop.target is not None, "`stop.target` is a value of one `objective`"),

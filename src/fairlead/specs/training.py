@@ -529,7 +529,7 @@ class Training:
     def _deadline_problems(self) -> Iterable[tuple[str, str]]:
         if not self.capacity.auto:
             if self.deadline_s is not None:
-                yield "deadline_s", "it is what `capacity: {spot: auto}` goes by; give that too, or leave it out"
+                yield "deadline_s", "only `capacity: {spot: auto}` uses it; give that too, or leave it out"
             return
         if self.deadline_s is None:
             yield "capacity", "`spot: auto` needs to know by when the work is to be done; give `deadline`, such as 24h"

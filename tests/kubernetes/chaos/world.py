@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 FOLLOWERS = ("scheduler", "controller-manager", "kwok")
 FLAGS = {
     "apiserver": [STORED_AS_JSON, KEEP_HISTORY],
-    # A kwok that was killed holds its nodes by their leases for 40 s; so there are none, and nobody waits for them.
+    # A kwok that was killed holds its nodes by their leases for 40 s; so there are none, and no run waits for them.
     "kwok": ["--node-lease-duration-seconds=0"],
     "controller-manager": ["--node-monitor-grace-period=24h"],
 }

@@ -59,7 +59,7 @@ def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
     """Run the command as a local process with the environment of the rank and our standard streams."""
     from fairlead.cluster.local.cluster import LocalCluster
     from fairlead.runtime.podfiles import read_json
-    from fairlead.runtime.ranks import environment_beside
+    from fairlead.runtime.ranks import environment_beside, start_failure
     from fairlead.state.snapshot import PodPhase
 
     cluster = LocalCluster.open()
@@ -77,7 +77,7 @@ def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
     try:
         ended = subprocess.run(command, env=environ, cwd=given["workdir"], check=False)
     except OSError as error:
-        message(f"fairlead: {command[0]} cannot be started in {given['workdir']}: {error.strerror}.")
+        message(f"fairlead: {start_failure(command, given['workdir'], error)}.")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
 

@@ -47,7 +47,7 @@ def run(file: str) -> None:
         controller = FleetController(journal)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: controller.stop())
-        message(f"Carrying out the fleet {journal.fleet().name}; `fairlead fleet submit` adds runs. Ctrl-C ends it.")
+        message(f"Running the fleet {journal.fleet().name}; `fairlead fleet submit` adds runs. Ctrl-C ends it.")
         try:
             controller.run()
         finally:
@@ -104,7 +104,7 @@ def status(name: str | None, json_: bool) -> None:
         price = f"${member.gpu_price:g} a GPU hour" if member.gpu_price else f"${member.cpu_price:g} a core hour"
         state = "not visited yet" if note is None else "answers"
         if note is not None and note.trouble is not None:
-            state = f"out of reach since {describe_time(note.since)}: {note.trouble}"
+            state = f"unreachable since {describe_time(note.since)}: {note.trouble}"
         rows.append((each, price if member.is_rented else "own", state))
     print(table(rows))
     if runs:
@@ -126,7 +126,7 @@ def stop(name: str, runs: tuple[str, ...], json_: bool) -> None:
         print(as_json([_run_json(run, journal.fleet()) for run in stopped]))
         return
     for each in runs:
-        message(f"{each} is asked to stop.")
+        message(f"{each}: stop requested.")
     _tell_unled(journal)
 
 

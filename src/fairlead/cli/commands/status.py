@@ -291,7 +291,7 @@ def _company(cluster: ClusterClient, workload: Workload) -> "Company | None":
 def _shares(company: "Company") -> str:
     """Describe with which runs a run shares its GPUs, and its slowdown."""
     if not company.beside:
-        return "its GPUs with nobody now; others may join it"
+        return "its GPUs with no run now; others may join it"
     said = f"its GPUs with {', '.join(company.beside)}"
     if company.speed is None:
         return said

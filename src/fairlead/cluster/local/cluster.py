@@ -778,8 +778,14 @@ class LocalCluster:
         return str(self.home.run(workload.uid))
 
     def unattended(self) -> str | None:
-        """Return None: every client that needs a supervisor starts one."""
-        return None
+        """Return a warning if the supervisor's process is stopped by a signal; clients start one where none runs."""
+        pid = self.supervisor_pid()
+        if pid is None or not _is_stopped(pid):
+            return None
+        return (
+            f"The supervisor, process {pid}, is stopped by a signal: ranks continue, but nothing starts, restarts or "
+            f"is recorded. Continue it with `kill -CONT {pid}`."
+        )
 
     def trouble(self) -> str | None:
         """Return the reason why nothing can be recorded: the state directory is full or not writable; or None."""
@@ -888,3 +894,11 @@ class LocalCluster:
         if is_over:
             self._code().settle(uid)
         shutil.rmtree(own if is_over else own / "checkpoints", ignore_errors=True)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal or a debugger; see proc(5)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False

@@ -122,7 +122,7 @@ class FleetController:
             is_news = before is None or (before.trouble is None) != (there.trouble is None)
             if is_news and before is not None:
                 log.info(
-                    "%s %s", name, "answers again" if there.trouble is None else f"is out of reach: {there.trouble}"
+                    "%s %s", name, "answers again" if there.trouble is None else f"is unreachable: {there.trouble}"
                 )
             if is_news or before is None or before.trouble != there.trouble or now - before.at >= NOTE_S:
                 since = now if is_news or before is None else before.since

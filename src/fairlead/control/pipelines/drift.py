@@ -103,7 +103,7 @@ def check(name: str, drift: Drift, base: Path) -> None:
     wanted = request_of(drift, base)
     for key, path in (("data", wanted.data), ("reference", wanted.reference)):
         if path is not None and not Path(path).is_file():
-            raise Conflict(f"{name}: on.drift.{key}: {path} is no file that is there.")
+            raise Conflict(f"{name}: on.drift.{key}: {path} does not exist or is no file.")
     found = look(wanted)
     if found.problem is not None:
         raise Conflict(f"{name}: on.drift: {found.problem}")

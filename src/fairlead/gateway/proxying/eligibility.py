@@ -15,7 +15,7 @@ def held_because(route: ServiceRoute) -> str | None:
         (route.by_prefix, "each goes to the replica that has its prefix (`routing: prefix`)"),
         (route.max_concurrency is not None, "requests wait for a place (`max_concurrency`)"),
         (route.most_in_flight is not None, "requests that would be late are refused (`scale.shed`)"),
-        (route.counts_tokens, "it is told when tokens come (`scale.time_to_first_token`, `scale.time_per_token`)"),
+        (route.counts_tokens, "it records when tokens come (`scale.time_to_first_token`, `scale.time_per_token`)"),
         (not any(each.replicas and each.weight for each in route.revisions), ASLEEP),
         (not _shares_follow_replicas(route), "revisions have shares of the requests"),
     ):

@@ -87,15 +87,15 @@ def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: fl
         return run
     if run.cluster is None:
         if run.intent is Intent.STOP:
-            return _end(run, Phase.STOPPED, "stopped before any cluster had it", fleet, now)
+            return _end(run, Phase.STOPPED, "stopped before submission to a cluster", fleet, now)
         return run
     if run.cluster not in fleet.clusters:
-        return _told(run, f"{run.cluster} is no longer a cluster of the fleet, and keeps it; add it again")
+        return _told(run, f"{run.cluster} is not in the fleet any more and still has the run; add it again")
     there = seen.get(run.cluster)
     if there is None:
         return run
     if there.trouble is not None:
-        return _told(run, f"{run.cluster} is out of reach and keeps it")
+        return _told(run, f"{run.cluster} is unreachable; the run stays there")
     copy = there.copies.get(run.uid)
     if copy is None:
         return _without_copy(run, there, fleet, now)
@@ -107,7 +107,7 @@ def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: fl
     if run.stage is Stage.LEAVING:
         if has_started_meanwhile(before, copy) and run.intent is Intent.RUN:
             return replace(run, stage=Stage.PLACED, since=now, target=None, reason=_where(run, copy))
-        return _told(run, f"leaves {run.cluster} for {run.target}: {copy.phase}, {copy.message}")
+        return _told(run, f"moves from {run.cluster} to {run.target}: {copy.phase}, {copy.message}")
     return _told(run, _where(run, copy))
 
 
@@ -122,14 +122,14 @@ def _without_copy(run: FleetRun, there: ClusterSeen, fleet: Fleet, now: float) -
     cluster = run.cluster or ""
     if run.stage is Stage.PLACING:
         if run.intent is Intent.STOP:
-            return _end(run, Phase.STOPPED, f"stopped before {cluster} had it", fleet, now)
+            return _end(run, Phase.STOPPED, f"stopped before submission to {cluster}", fleet, now)
         why = there.refused.get(run.uid)
         if why is None:
             return run
         refused = {**run.refused, cluster: why}
-        return _unplaced(replace(run, refused=refused, target=None), f"{cluster} does not take it: {why}", fleet, now)
+        return _unplaced(replace(run, refused=refused, target=None), f"{cluster} refused it: {why}", fleet, now)
     if run.stage is Stage.LEAVING:
-        return _unplaced(run, f"has left {cluster} for {run.target}", fleet, now)
+        return _unplaced(run, f"left {cluster}; next is {run.target}", fleet, now)
     return _end(run, Phase.STOPPED, f"deleted in {cluster}", fleet, now)
 
 
@@ -194,7 +194,7 @@ def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
             held[run.target or "", run.has_gpus] += own
             if run.refused and world.now - run.since > RETRY_S:
                 run = replace(run, refused={}, since=world.now)
-            found.append(_told(run, f"no cluster can have it: {'; '.join(why)}"))
+            found.append(_told(run, f"no cluster accepts it: {'; '.join(why)}"))
             continue
         silent = [name for name in _silent_own(run, world) if world.fleet.clusters[target].is_rented]
         if silent and run.target is None and world.now - run.submitted_at < world.fleet.wait_s:
@@ -202,7 +202,7 @@ def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
             continue
         held[target, run.has_gpus] += run.units
         price = _price(run, world.fleet.clusters[target], expected_s(run.spec, world.took_s))
-        reason = "; ".join((f"goes to {target}, {price}", *why))
+        reason = "; ".join((f"assigned to {target}, {price}", *why))
         run = replace(run, stage=Stage.PLACING, since=world.now, cluster=target, target=None, reason=reason)
         if world.fleet.clusters[target].is_rented and run.started_at is None:
             run = replace(run, started_at=world.now)  # rented nodes come on request, so it no longer waits for a turn
@@ -227,7 +227,7 @@ def _clusters_for(
     for name in order:
         there, problem = world.seen.get(name), None
         if name in run.refused:
-            problem = f"{name} does not take it: {run.refused[name]}"
+            problem = f"{name} refused it: {run.refused[name]}"
         elif there is None or there.trouble is not None:
             problem = f"{name} does not answer"
         elif (problem := _beyond(run, world.fleet.clusters[name], held[name, run.has_gpus])) is not None:
@@ -265,7 +265,7 @@ def _held_units(runs: Iterable[FleetRun]) -> dict[tuple[str, bool], float]:
 def _price(run: FleetRun, member: Member, seconds: float) -> str:
     an_hour = dollars_an_hour(run, member)
     if not an_hour:
-        return "which costs nothing more"
+        return "at no extra cost"
     return f"for ${an_hour:,.2f} an hour, about ${an_hour * seconds / _HOUR_S:,.2f} in all"
 
 
@@ -296,7 +296,7 @@ def _burst(runs: Sequence[FleetRun], world: _World) -> Iterator[FleetRun]:
                     continue  # earlier ones of this pass have used its limit
                 held[target, has_gpus] += run.units
                 price = _price(run, world.fleet.clusters[target], expected_s(run.spec, world.took_s))
-                reason = f"leaves the queue of {name}: waiting there costs more than {target}, {price}"
+                reason = f"moves to {target}, {price}: waiting in the queue of {name} would cost more"
                 yield replace(run, stage=Stage.LEAVING, since=world.now, target=target, reason=reason)
 
 
@@ -330,7 +330,7 @@ def _bring_home(runs: Sequence[FleetRun], world: _World) -> Iterator[FleetRun]:
             starts = book([job], board.held, world.now / _HOUR_S, sizes=board.sizes)
             beyond = _beyond(run, world.fleet.clusters[name], held[name, run.has_gpus])
             if name not in run.refused and beyond is None and starts and starts[0].start_h <= world.now / _HOUR_S:
-                reason = f"leaves {run.cluster}: {name} has room for it, which costs nothing more"
+                reason = f"moves from {run.cluster} to {name}, which has room, at no extra cost"
                 yield replace(run, stage=Stage.LEAVING, since=world.now, target=name, reason=reason)
                 return
 

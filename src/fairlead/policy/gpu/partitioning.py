@@ -122,7 +122,7 @@ def _next_step(each: PartitionedNode, node: Node, pods: Sequence[Pod], now: floa
 
     if each.requested != change.to:
         if not holders:
-            why = f"nobody holds a GPU of {each.node} any more; it is asked for the layout {change.to}"
+            why = f"no run holds a GPU of {each.node} any more; the layout {change.to} is requested"
             return step(PartitionAction.RELABEL, why)
         if waited_s < DRAIN_PATIENCE_S:
             return None
@@ -133,16 +133,16 @@ def _next_step(each: PartitionedNode, node: Node, pods: Sequence[Pod], now: floa
         return step(PartitionAction.GIVE_UP, why, change.back, change.to)
     says_so = _partitions(each).by_device_plugin or each.said is ManagerState.SUCCESS
     if says_so and each.layout == change.to:
-        why = f"{each.node} has the layout {change.to} since {describe_duration(waited_s)} after it was asked for"
+        why = f"{each.node} has the layout {change.to}, {describe_duration(waited_s)} after the request"
         return step(PartitionAction.UNCORDON, why)
     if change.to == change.back:
         return None  # it cannot return to its layout: a person has to examine it
     patience_s = max(LEAST_PATIENCE_S, 3 * _partitions(each).reconfigure_s)
     if each.said is ManagerState.FAILED or waited_s >= patience_s:
-        how = "its manager says that it failed" if each.said is ManagerState.FAILED else "nothing came of it"
+        how = "its manager reports a failure" if each.said is ManagerState.FAILED else "its manager reported no result"
         why = (
-            f"{each.node} does not have the layout {change.to} {describe_duration(waited_s)} after it was asked for: "
-            f"{how}; it goes back to {change.back}"
+            f"{each.node} does not have the layout {change.to} {describe_duration(waited_s)} after the request: "
+            f"{how}; it returns to {change.back}"
         )
         return step(PartitionAction.REVERT, why, change.back, change.to)
     return None

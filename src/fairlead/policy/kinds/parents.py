@@ -436,7 +436,7 @@ def _orders(children: Iterable[AnyWorkload], intent: Intent) -> tuple[ChildInten
 
 def _awaited(children: list[AnyWorkload], family: Family) -> str:
     if not children and family.engine is not None:
-        return f"waiting for its {family.engine.kind} to go"
+        return f"waiting for its {family.engine.kind} to be deleted"
     if len(children) == 1:
         return f"waiting for {children[0].spec.name}"
     return f"waiting for {plural(len(children), 'run')}"

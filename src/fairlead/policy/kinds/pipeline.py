@@ -63,11 +63,11 @@ def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | 
     detail = PipelineDetail(submitted=True, over=over, tasks=tasks)
     if driver.status.phase is Phase.STOPPED and pipeline.status.phase is Phase.PENDING:
         # Resuming the pipeline also resumes its driver, even one that was stopped by itself.
-        reason = Reason(code=Code.CHILDREN_RUNNING, message="its driver goes on")
+        reason = Reason(code=Code.CHILDREN_RUNNING, message="its driver continues")
         orders = (ChildIntent(uid=driver.uid, intent=Intent.RUN),)
         return advance(pipeline, reason, now, detail=detail, children=orders)
     if driver.status.phase is Phase.SUCCEEDED:
-        reason = Reason(code=Code.COMPLETED, message=f"{plural(len(pipeline.spec.steps), 'step')} came to a good end")
+        reason = Reason(code=Code.COMPLETED, message=f"{plural(len(pipeline.spec.steps), 'step')} succeeded")
         return finish(pipeline, family, Phase.SUCCEEDED, reason, now, detail=detail)
     if driver.status.phase.is_final:
         reason = failed(driver)
@@ -87,7 +87,7 @@ def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | 
     reason = Reason(code=Code.CHILDREN_RUNNING, message="; ".join(parts))
     event = None
     if new:
-        said = f"submitted {_named([order.spec.name for order in new])}, as its driver asks"
+        said = f"submitted {_named([order.spec.name for order in new])} for its driver"
         event = Event(type="StepsSubmitted", reason=Reason(code=Code.CHILDREN_RUNNING, message=said))
     return advance(pipeline, reason, now, detail=detail, submit=new, event=event)
 

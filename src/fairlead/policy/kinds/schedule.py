@@ -108,7 +108,7 @@ def turn(schedule: Schedule, handled_until: float, now: float, *, is_going: bool
         return Turn(handled_until=newest, said="its time came while an earlier run was not over")
     if now - newest > LATE_S and schedule.catch_up is CatchUp.NONE:
         counted = f"{number} or more" if number == MOST_MISSED else str(number)
-        return Turn(handled_until=newest, said=f"{counted} of its times came while nobody looked after this machine")
+        return Turn(handled_until=newest, said=f"{counted} of its times passed while no supervisor ran")
     return Turn(handled_until=newest, due=newest)
 
 

@@ -292,7 +292,7 @@ def _weigh(spec: Serving, detail: ServingDetail, now: float) -> tuple[ServingDet
     if trial is None or target is None:
         return detail, None
     if spec.canary is None:
-        reason = Reason(code=Code.SERVING, message=f"{target.name} serves: no canary is asked for any more")
+        reason = Reason(code=Code.SERVING, message=f"{target.name} serves: `canary` was removed")
         return _take_over(detail, now), Event(type="CanaryPromoted", reason=reason)
     if trial.rules == str(spec.canary):
         return detail, None
@@ -509,7 +509,7 @@ def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
         ready_at = known.ready_at if there else None
         revision = replace(known, created_at=now, failed=None, ready_at=ready_at, spec=to_json(_unscaled_spec(spec)))
     if detail.canary is not None:
-        why = f"{revision.name} was asked for before it was promoted"
+        why = f"{revision.name} was requested before it was promoted"
         left = (replace(each, failed=why) if each.number == detail.target else each for each in detail.revisions)
         detail = replace(detail, revisions=tuple(left), canary=None)
     others = [each for each in detail.revisions if each.number != revision.number]
@@ -633,7 +633,7 @@ def _try(
     if trial is None or target is None or old is None:
         return detail, None
     if spec.canary is None:
-        reason = Reason(code=Code.SERVING, message=f"{target.name} serves: no canary is asked for any more")
+        reason = Reason(code=Code.SERVING, message=f"{target.name} serves: `canary` was removed")
         return _take_over(detail, now), Event(type="CanaryPromoted", reason=reason)
     if trial.rules != str(spec.canary):
         trial = Trial(name=f"{target.name}@{now:.3f}", old=trial.old, began_at=now, rules=str(spec.canary))
@@ -978,16 +978,16 @@ def _tell_metric(spec: Serving, detail: ServingDetail, missing: str | None) -> E
     by = spec.scale.by
     if missing is None:
         what = "its query has an answer again" if by is None else f"its {AUTOSCALERS[by]} scales it again"
-        reason = Reason(code=Code.SERVING, message=f"{what}, by which the replicas go")
+        reason = Reason(code=Code.SERVING, message=what)
         return Event(type="MetricAvailable", reason=reason)
     stay = f"{plural(detail.wanted, 'replica')} {'stays' if detail.wanted == 1 else 'stay'}"
-    remedy = "Correct `scale.prometheus`, or see to the Prometheus; what the calendar asks for comes all the same."
+    remedy = "Correct `scale.prometheus`, or check that Prometheus; `scale.schedule` applies meanwhile."
     reason = Reason(
         code=Code.METRIC_UNAVAILABLE,
         message=f"{stay} until its query has an answer: {missing}"
         if by is None
         else f"{stay} until it is scaled again: {missing}",
-        remedy=remedy if by is None else "Correct `scale`, or see to what serves the metric.",
+        remedy=remedy if by is None else "Correct `scale`, or check the source of the metric.",
     )
     return Event(type=Code.METRIC_UNAVAILABLE.value, reason=reason)
 
@@ -1033,7 +1033,7 @@ def _say(
         if detail.canary is not None:
             aside = f"; {target.name} is a canary, compared with r{detail.canary.old} when requests come{aside}"
         if (by := serving.spec.scale.by) is not None:
-            return Reason(code=Code.ASLEEP, message=f"asleep, as its {AUTOSCALERS[by]} has it{aside}")
+            return Reason(code=Code.ASLEEP, message=f"scaled to zero by its {AUTOSCALERS[by]}{aside}")
         idle = format_duration(serving.spec.scale.idle_s)
         return Reason(code=Code.ASLEEP, message=f"asleep after {idle} without a request; the next one wakes it{aside}")
     if detail.canary is not None and serving.spec.canary is not None:
@@ -1084,9 +1084,9 @@ def _news(spec: Serving, before: ServingDetail, detail: ServingDetail) -> Event 
         message = f"r{detail.serving} is ready and serves"
         return Event(type="RevisionReady", reason=Reason(code=Code.SERVING, message=message))
     if detail.target != before.target:
-        was = "" if before.serving is None else f", after r{before.serving}"
+        was = "" if before.serving is None else f"; r{before.serving} serves until it is ready"
         goes_on = detail.target == before.serving
-        message = f"r{detail.target} keeps serving" if goes_on else f"r{detail.target} is to serve{was}"
+        message = f"r{detail.target} keeps serving" if goes_on else f"rolling out r{detail.target}{was}"
         reason = Reason(code=Code.ROLLING_OUT, message=message)
         return Event(type="RolloutStarted", reason=reason)
     if before.target and detail.wanted != before.wanted:

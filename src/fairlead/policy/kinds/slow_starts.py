@@ -21,7 +21,7 @@ def tell(pod: Pod, num_pods: int, now: float) -> str | None:
         return None
     return (
         f"pod {pod.index} of {num_pods} has not started for {describe_duration(silent_s(pod, now))}: "
-        f"{pod.silence.what}; after {describe_duration(LIMIT_S)} its gang starts anew, elsewhere if there is room"
+        f"{pod.silence.what}; after {describe_duration(LIMIT_S)} its gang restarts, elsewhere if there is room"
     )
 
 

@@ -79,7 +79,7 @@ def changed_meanwhile(name: str) -> str:
 
 def _why_it_stays(run: Workload, spec: Training, key: str) -> str | None:
     if key == "name":
-        return "its logs, its checkpoints and its history go by it. Submit a new run under the new name"
+        return "its logs, checkpoints and history are stored under it. Submit a new run under the new name"
     if key == "team":
         return "the team is where it was submitted to. Submit a new run there"
     if key == "checkpoint.to" and has_saved(run) and spec.checkpoint.origin is None:

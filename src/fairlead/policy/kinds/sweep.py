@@ -485,7 +485,7 @@ def _end(
     if target is not None and objective is not None and detail.best_value is not None:
         sign = objective.goal.sign
         if sign * detail.best_value <= sign * target:
-            message = f"it came to its target, {target:g}, after {done}{said}"
+            message = f"it reached its target, {target:g}, after {done}{said}"
             return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
     if is_exhausted and detail.over >= num_wanted(spec, detail.pruned):
         if history.counts.get(TrialState.SUCCEEDED):

@@ -1,4 +1,4 @@
-"""Reports pods whose end nobody confirms: their gang waits, since they may still run, for as long as that takes."""
+"""Reports pods whose end no kubelet confirms. Their gang waits until it is confirmed, since they may still run."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +29,10 @@ def tell(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None
     more = f" and {len(late) - 3} more" if len(late) > 3 else ""
     grace = describe_duration(workload.spec.grace_s)
     by = describe_duration(TOLD_AFTER_S)
-    said = f"{which}{more} was told to end; {by} after its grace of {grace} nobody has confirmed that it did{_WAITS}"
+    verb, whose = ("is", "its end") if len(late) == 1 else ("are", "their ends")
+    said = (
+        f"{which}{more} {verb} still terminating {by} after the grace of {grace}: no kubelet confirms {whose}{_WAITS}"
+    )
     remedy = f"If that machine is off for good, remove it: `kubectl delete node {late[0].node}` on Kubernetes."
     reason = replace(status.reason, message=f"{said}; {status.reason.message}", remedy=remedy)
     return Change(

@@ -296,7 +296,7 @@ def _is_whole(text: str) -> bool:
 
 _SPOT_KEYS = frozenset(key for key, _ in SPOT_MARKS)
 _LOOK_AT_NODE = "Look at that node; a run avoids it until it has run elsewhere."
-_MORE_TIME = "It changes with time: `capacity: {spot: auto}` goes by the run's `deadline`."
+_MORE_TIME = "This changes with time: `capacity: {spot: auto}` follows the run's `deadline`."
 _MORE_ON_DEMAND = "Add on-demand nodes, or make `capacity.base` of the endpoint smaller."
 _ALLOW_SPOT = "`capacity: {spot: true}` lets it use spot nodes."
 _SPOT = [{"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"} for key, value in SPOT_MARKS]

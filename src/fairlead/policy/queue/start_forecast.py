@@ -31,7 +31,7 @@ MOST_NAMED = 3
 # Why runs that do not wait for room get no forecast.
 _HELD = {
     Code.OVER_QUOTA: "its team is at its quota",
-    Code.OVER_BUDGET: "no money is left for it, or nobody knows what it costs",
+    Code.OVER_BUDGET: "its budget is spent, or its cost is unknown",
 }
 
 

@@ -152,7 +152,7 @@ def says_room(workload: Workload, more: int) -> Reason:
         code=Code.RANKS_STARTED,
         message=f"runs on {workload.gang.nodes} of {describe_nodes(workload.spec)}; {what}, "
         "and it grows if they still are "
-        f"in {describe_duration(SETTLE_S)} and nobody waits for them",
+        f"in {describe_duration(SETTLE_S)} and no run waits for them",
     )
 
 

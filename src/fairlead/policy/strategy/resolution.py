@@ -100,7 +100,7 @@ def gpu_of(resources: Resources, measured: Sequence[MeasuredGpu] = ()) -> tuple[
     request = resources.gpu
     known = ", ".join((*(gpu.names[0] for gpu in GPUS), *(each.name for each in measured)))
     if request is None or request.model is None:
-        raise Conflict(f"model: estimates go by the model of GPU; name one, such as `gpu: A100:8`. Known: {known}.")
+        raise Conflict(f"model: estimates depend on the model of GPU; name one, such as `gpu: A100:8`. Known: {known}.")
     found = find(request.model)
     if request.min_memory_bytes is not None and (found is None or found.memory_bytes < 0.9 * request.min_memory_bytes):
         found = find(f"{request.model}-{request.min_memory_bytes / 1e9:.0f}GB")

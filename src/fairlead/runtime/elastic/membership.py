@@ -163,7 +163,7 @@ class Membership:
     def _missing(self, newest: Epoch) -> str:
         expected = self._living(newest) if newest.number else list(range(self._world_size))
         missing = [str(rank) for rank in expected if not self._waiting(rank, newest.number)]
-        return f"rank {', '.join(missing)} did not come" if missing else "nobody made the next epoch"
+        return f"rank {', '.join(missing)} did not come" if missing else "no rank created the next epoch"
 
     def _living(self, epoch: Epoch) -> list[int]:
         return [rank for rank, token in epoch.tokens.items() if self._lives(rank, token)]

@@ -13,7 +13,7 @@ OPENAPI = "3.1.0"
 _SUMMARIES = {
     "server_metadata": "Name, version and extensions of the server",
     "live": "Answer while the process lives",
-    "ready": "Answer 200 once the model is loaded and warm, until the server is told to end",
+    "ready": "Answer 200 once the model is loaded and warm, until the server is asked to stop",
     "model_metadata": "Inputs and outputs of the model",
     "model_ready": "As the server's own readiness, of the model",
     "infer": "Predict, with tensors as JSON or, after Inference-Header-Content-Length bytes of JSON, binary",

@@ -80,7 +80,7 @@ def look_at_all(names: Iterable[str], current: str | None, *, timeout_s: float =
     deadline = time.monotonic() + timeout_s
     for thread in threads.values():
         thread.join(max(0.0, deadline - time.monotonic()))
-    late = f"no answer within {timeout_s:g} s; does its credential plugin wait for somebody?"
+    late = f"no answer within {timeout_s:g} s; does its credential plugin wait for input?"
     return [found.get(name) or Overview(context=name, is_current=name == current, why=late) for name in threads]
 
 

@@ -41,7 +41,7 @@ MOST_STREAMS = 128
 NUM_READERS = 16
 MOST_TAIL = 200_000
 BEGINNING_BYTES = 64 * 1024  # which contain counts, if there are any
-KUBELET = "the node's kubelet keeps the newest file of a log (containerLogMaxSize, 10Mi where nobody set it)"
+KUBELET = "the node's kubelet keeps the newest file of a log (containerLogMaxSize, 10Mi by default)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,11 +77,11 @@ def observe_jobs(content: Mapping[str, Any], what: str) -> Observation:
             stage=Stage.FAILED, message=f"{what} failed: {words(failed, fallback='it does not say why')}"
         )
     if (content.get("spec") or {}).get("suspend"):
-        return Observation(stage=Stage.WAITING, message=f"{what} is suspended: nobody has admitted it yet")
+        return Observation(stage=Stage.WAITING, message=f"{what} is suspended and not admitted yet")
     jobs = status.get("replicatedJobsStatus") or status.get("jobsStatus") or ()
     if any(each.get("active") for each in jobs):
         return Observation(stage=Stage.RUNNING)
-    return Observation(stage=Stage.WAITING, message=f"{what} has no pods yet; its controller is to create them")
+    return Observation(stage=Stage.WAITING, message=f"{what} has no pods yet; waits for its controller to create them")
 
 
 DRIVER = JobSet()

@@ -67,7 +67,7 @@ class RayJob:
         if ENDED.get(job) is Stage.SUCCEEDED or deployed == "Complete":
             return Observation(stage=Stage.SUCCEEDED)
         if (content.get("spec") or {}).get("suspend"):
-            return Observation(stage=Stage.WAITING, message="its RayJob is suspended: nobody has admitted it yet")
+            return Observation(stage=Stage.WAITING, message="its RayJob is suspended and not admitted yet")
         if job == "RUNNING":
             return Observation(stage=Stage.RUNNING)
         return Observation(stage=Stage.WAITING, message=f"its Ray cluster is {deployed or 'not there yet'}")

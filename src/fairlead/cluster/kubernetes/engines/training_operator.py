@@ -71,11 +71,12 @@ class KubeflowJob:
             why = words(failed, fallback="it does not say why")
             return Observation(stage=Stage.FAILED, message=f"its {self.kind} failed: {why}")
         if ((content.get("spec") or {}).get("runPolicy") or {}).get("suspend"):
-            return Observation(stage=Stage.WAITING, message=f"its {self.kind} is suspended: nobody has admitted it yet")
+            return Observation(stage=Stage.WAITING, message=f"its {self.kind} is suspended and not admitted yet")
         if condition(content, "Running"):
             return Observation(stage=Stage.RUNNING)
         return Observation(
-            stage=Stage.WAITING, message=f"its {self.kind} does not run yet; its controller is to create its pods"
+            stage=Stage.WAITING,
+            message=f"its {self.kind} does not run yet; waits for its controller to create its pods",
         )
 
 

@@ -58,7 +58,7 @@ def status_schema(kind: str) -> dict[str, Any]:
         }
         if kind == "Serving":
             properties |= {
-                "replicas": {"type": "integer", "description": "Replicas that there are to be."},
+                "replicas": {"type": "integer", "description": "Desired number of replicas."},
                 "selector": {"type": "string", "description": "Labels of their pods, as a cluster's autoscaler asks."},
             }
     elif kind not in DESCRIBED:

@@ -295,7 +295,7 @@ def endpoint_update_rules() -> list[Rule]:
     """Return the rules for updates of an endpoint, which create a revision; ``self`` is the object."""
     engines = ("has(self.spec.engine)", "has(oldSelf.spec.engine)")
     test = f"({engines[0]} ? {engines[1]} && self.spec.engine == oldSelf.spec.engine : !{engines[1]})"
-    sentence = "`engine` stays as it is: nobody else can take its requests over; delete it, or give another name"
+    sentence = "`engine` cannot change: no other engine can take over its requests; delete it, or give another name"
     return [rule(test, say(sentence))]
 
 
@@ -359,7 +359,7 @@ def taints_rules() -> list[Rule]:
         rule(
             f"self.all(t, {once})",
             *(_quoted(f'{twice}.find("^[^=:]*")'), say(" with "), f'{twice}.find("[^:]*$")'),
-            say(" is there twice; give each once"),
+            say(" is listed twice; list each once"),
         )
     ]
 

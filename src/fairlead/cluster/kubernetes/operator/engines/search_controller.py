@@ -193,7 +193,7 @@ class SearchController:
             if error.reason == "AlreadyExists":
                 name = content["metadata"]["name"]
                 problem = (
-                    f"an {katib.KIND} named {name} is there that is not this sweep's; delete it, or give the sweep "
+                    f"an {katib.KIND} named {name} exists and is not this sweep's; delete it, or give the sweep "
                     "another name"
                 )
             else:

@@ -78,7 +78,7 @@ class PartitionController:
             try:
                 shown[node.name] = partitioned_node(pool, seen, node), seen
             except InvalidSpec as error:
-                self._problems[pool.name] = f"no node is partitioned anew: {error.problems[0]}"
+                self._problems[pool.name] = f"no node is repartitioned: {error.problems[0]}"
         self._shown = shown
         return replace(snapshot, partitioned=tuple(each for each, _ in shown.values()))
 

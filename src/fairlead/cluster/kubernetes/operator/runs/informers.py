@@ -568,6 +568,6 @@ def _essence(node: NodeObject) -> tuple[object, ...]:
 def _explained(error: ApiError) -> ClusterError:
     if error.status == 404:
         return ClusterError(
-            "This cluster does not know Fairlead's kinds. `fairlead install` sets them up (or ask whoever may)."
+            "This cluster does not know Fairlead's kinds. `fairlead install` sets them up (or ask an administrator)."
         )
     return error

@@ -93,7 +93,7 @@ def _leaving(node: NodeObject) -> Leaving | None:
     going = (Leaving(why=f"tainted with {t.key}", within_s=GOING[t.key]) for t in node.taints if t.key in GOING)
     if (found := next(going, None)) is not None or not node.partitioning:
         return found
-    return Leaving(why="its GPUs are to have another layout", gpus_only=True)
+    return Leaving(why="its GPUs get another layout", gpus_only=True)
 
 
 def closed(node: NodeObject, num_pods: int) -> str | None:

@@ -31,12 +31,10 @@ HELD = (
     "their price; `fairlead simulate` takes it as a description of machines"
 )
 CHOSEN = (
-    "the GPUs of its nodes, which are known by its labels, are partitioned anew as the load changes; a ledger takes "
+    "the GPUs of its nodes, selected by its labels, are repartitioned as the load changes; a ledger takes "
     "their price; `fairlead simulate` takes it as a description of machines"
 )
-NO_LABELS = (
-    "`prewarm`, `peaks` and `partitions` need `labels`, by which the nodes of the pool are known; nothing is done"
-)
+NO_LABELS = "`prewarm`, `peaks` and `partitions` need `labels`, which select the nodes of the pool; nothing is done"
 # The history of a pool that may be lost when an operator is killed.
 WRITE_EVERY_S = 600.0
 
