@@ -46,7 +46,7 @@ def test_an_end_that_nobody_confirms_is_told_once_with_what_mends_it_and_withdra
         assert change.event is not None
         assert change.event.type == "EndUnconfirmed"
         assert change.event.reason.message == (
-            "pod 1 of 2 on node b is still terminating 1m after the grace of 30s: no kubelet confirms its end; "
+            "pod 1 of 2 on node b: still terminating 1m after the grace of 30s, and no kubelet confirms the end; "
             "it may still run, so its gang waits"
         )
         assert change.status is not None

@@ -29,10 +29,7 @@ def tell(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None
     more = f" and {len(late) - 3} more" if len(late) > 3 else ""
     grace = describe_duration(workload.spec.grace_s)
     by = describe_duration(TOLD_AFTER_S)
-    verb, whose = ("is", "its end") if len(late) == 1 else ("are", "their ends")
-    said = (
-        f"{which}{more} {verb} still terminating {by} after the grace of {grace}: no kubelet confirms {whose}{_WAITS}"
-    )
+    said = f"{which}{more}: still terminating {by} after the grace of {grace}, and no kubelet confirms the end{_WAITS}"
     remedy = f"If that machine is off for good, remove it: `kubectl delete node {late[0].node}` on Kubernetes."
     reason = replace(status.reason, message=f"{said}; {status.reason.message}", remedy=remedy)
     return Change(
