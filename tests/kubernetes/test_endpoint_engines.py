@@ -318,7 +318,7 @@ def test_a_pod_that_is_not_ready_says_why(status: dict[str, Any], said: str) -> 
         ("kserve", {"max_concurrency": "4"}, "ignores it"),
         ("kserve", {"timeout": "30s"}, "ignores it"),
         ("knative", {"timeout": "20m"}, "give `timeout: 10m` or less"),
-        ("knative", {"access": "{}"}, "nobody asks for keys"),
+        ("knative", {"access": "{}"}, "no gateway checks keys"),
         ("kserve", {"priority": "3"}, "leave `priority` out"),
         ("knative", {"capacity": "{spot: true}"}, "`capacity` cannot choose their nodes"),
         ("knative", {"resources": "{gpu: A100}"}, "ask for a number of GPUs"),

@@ -80,7 +80,7 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
         ("Bad: {run: x}", 'steps.Bad: "Bad" is not a name'),
         ("a:", "steps.a: nothing is given"),
         ("a: {run: x, needs: [a]}", "steps.a.needs: a step cannot need itself"),
-        ("a: {run: x, outputs: [b, b]}", 'steps.a.outputs: "b" is there twice'),
+        ("a: {run: x, outputs: [b, b]}", 'steps.a.outputs: "b" is listed twice'),
         ("a: {run: x, gate: 3 +}", 'steps.a.gate: "3 +" is not a condition'),
         ("a: {run: x, env: {FAIRLEAD_ITEM: a}}", "steps.a.env:"),
         ("a: {run: x, retry: -1}", "steps.a.retry:"),

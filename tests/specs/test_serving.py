@@ -83,7 +83,7 @@ def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> N
             "{run: a, replicas: 1..3, scale: {time_to_first_token: 2m}}",
             "scale: `time_to_first_token` is 2m, and by `timeout` every request is over after 1m; give less",
         ),
-        ("{run: a, replicas: 1..3, engine: knative, scale: {time_per_token: 50ms}}", "nobody counts tokens"),
+        ("{run: a, replicas: 1..3, engine: knative, scale: {time_per_token: 50ms}}", "no gateway counts tokens"),
         ("{run: a, replicas: 1..3, scale: {queue: 5}}", "without `max_concurrency` none does; give that too"),
         (
             "{run: a, replicas: 1..3, max_concurrency: 2, scale: {queue: 5, concurrency: 2}}",

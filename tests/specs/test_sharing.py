@@ -48,7 +48,7 @@ def test_only_gangs_on_so_many_whole_gpus_share_them(rest: str, why: str) -> Non
 
 
 def test_a_way_is_named_once_and_is_one_of_three() -> None:
-    with pytest.raises(InvalidSpec, match="mig is there twice"):
+    with pytest.raises(InvalidSpec, match="mig is listed twice"):
         resources_of("{gpu: 0.5, sharing: [mig, mig]}")
     with pytest.raises(InvalidSpec, match="is not one of mig, mps, time-slicing"):
         resources_of("{gpu: 0.5, sharing: [whole]}")

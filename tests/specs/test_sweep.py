@@ -77,7 +77,7 @@ def test_values_get_into_the_command_the_variables_and_a_table_of_all() -> None:
         ),
         ({"objectives": "[cost, speed]"}, "`objectives` says what trials are judged by; leave one of the two out"),
         ({"objective": "", "objectives": "[cost]"}, "1 given; give two to 4, or one as `objective: cost`"),
-        ({"objective": "", "objectives": "[cost, 'cost:maximize']"}, '"cost" is there twice'),
+        ({"objective": "", "objectives": "[cost, 'cost:maximize']"}, '"cost" is listed twice'),
         ({"objective": "", "objectives": "[a, b]", "prune": "asha"}, "`prune` compares trials by one `objective`"),
         ({"objective": "", "objectives": "[a, b]", "stop": "{target: 1}"}, "`stop.target` is a value of one"),
         ({"objective": "", "objectives": "[a, b]", "sampler": "tpe"}, "tpe learns from one `objective`"),

@@ -516,7 +516,7 @@ def _list_problems(key: str, given: tuple[str, ...], rule: Text) -> Iterable[tup
         if (problem := rule.problem(each)) is not None:
             yield key, problem
         elif each in seen:
-            yield key, f"{quote(each)} is there twice; name each once"
+            yield key, f"{quote(each)} is listed twice; name each once"
         seen.add(each)
 
 

@@ -532,7 +532,7 @@ class Access:
             if problem is not None:
                 yield "teams", problem
             elif team in self.teams[:number]:
-                yield "teams", f"{quote(team)} is there twice; remove one"
+                yield "teams", f"{quote(team)} is listed twice; remove one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,7 +163,7 @@ class Simulation:
             if (problem := NAME.problem(pool)) is not None:
                 yield "pools", problem
             elif pool in seen:
-                yield "pools", f"{quote(pool)} is there twice; name each pool once"
+                yield "pools", f"{quote(pool)} is listed twice; name each pool once"
             seen.add(pool)
         for name in ("programs", "interference"):
             if self.pools and getattr(self, name) is not None:

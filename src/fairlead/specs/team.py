@@ -122,5 +122,5 @@ class Team:
             if (problem := MEMBER.problem(member)) is not None:
                 yield "members", problem
             elif member in seen:
-                yield "members", f"{quote(member)} is there twice; name each member once"
+                yield "members", f"{quote(member)} is listed twice; name each member once"
             seen.add(member)
