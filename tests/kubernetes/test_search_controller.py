@@ -72,11 +72,11 @@ def engine(cluster: KubernetesCluster, namespace: str, kinds: None) -> Katib:
     return Katib(cluster, namespace)
 
 
-def a_sweep(namespace: str, more: str = "trials: 3\n") -> Sweep:
+def a_sweep(namespace: str, more: str = "trials: 3\n", parameters: str = "lr: log 1e-4..1e-1") -> Sweep:
     fakes = "{fake/start: 0.1s, fake/on-term: ends}"
     (spec,) = parse(
         f"kind: Sweep\nname: rates\nteam: {namespace}\nparallel: 2\nengine: katib\nobjective: loss\n{more}"
-        "parameters: {lr: log 1e-4..1e-1}\ntrial:\n  run: train --lr {{lr}}\n  image: python:3.12\n"
+        f"parameters: {{{parameters}}}\ntrial:\n  run: train\n  image: python:3.12\n"
         f"  resources: {{cpu: 100m, memory: 64Mi}}\n  kubernetes: {{metadata: {{annotations: {fakes}}}}}\n"
     )
     assert isinstance(spec, Sweep)
@@ -154,8 +154,13 @@ def test_a_stop_has_katib_propose_no_more_and_a_resume_begins_another_experiment
         until(lambda: are_running(cluster, "rates-0"))
         cluster.set_intent(uid, Intent.STOP)
         until(lambda: sweep_of(cluster).status.phase is Phase.STOPPED)
-        until(lambda: engine.experiments()["rates-0"]["spec"]["maxTrialCount"] == 1, engine.experiments)
+        # Katib refuses as few as it has.
+        until(lambda: engine.experiments()["rates-0"]["spec"]["maxTrialCount"] == 2, engine.experiments)
         until(lambda: engine.ends() == {"rates-0-a": ("Killed", None)}, engine.ends)
+        engine.propose("rates-0", "b", lr=0.02)
+        until(lambda: engine.ends().get("rates-0-b") == ("Killed", None), engine.ends)
+        assert engine.experiments()["rates-0"]["spec"]["maxTrialCount"] == 2
+        assert list(runs(cluster)) == ["rates-0"]
         engine.say("experiments", "rates-0", {"conditions": [{"type": "Succeeded", "status": "True"}]})
         cluster.set_intent(uid, Intent.RUN)
         until(lambda: "rates-2" in engine.experiments())

@@ -53,11 +53,14 @@ ENGINES = {
     **{f"knative-{part}": ("autoscaling", f"knative.dev/serving/cmd/{part}") for part in KNATIVE},
     "keda-operator": ("autoscaling", "github.com/kedacore/keda/v2/cmd/operator"),
     "keda-adapter": ("autoscaling", "github.com/kedacore/keda/v2/cmd/adapter"),
+    "katib-controller": ("katib", "github.com/kubeflow/katib/cmd/katib-controller/v1beta1"),
+    "katib-db-manager": ("katib", "github.com/kubeflow/katib/cmd/db-manager/v1beta1"),
+    "katib-goptuna": ("katib", "github.com/kubeflow/katib/cmd/suggestion/goptuna/v1beta1"),
 }
 """Controllers of engines: the directory of their module, and the package."""
 
-RARE = ("keda-operator", "keda-adapter")
-"""Controllers that take longer to build than all else, with a client of every cloud. No test builds them."""
+RARE = ("keda-operator", "keda-adapter", "katib-controller", "katib-db-manager", "katib-goptuna")
+"""Controllers that take longer to build than all else, as KEDA with a client of every cloud. No test builds them."""
 
 KUBE_PROXY = "k8s.io/kubernetes/cmd/kube-proxy"
 """From a module of its own, with the packages of the newest control plane, as few clusters of tests need it."""

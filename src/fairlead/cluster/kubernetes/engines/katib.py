@@ -84,7 +84,8 @@ def render(sweep: Workload[Sweep], num_trials: int) -> Object:
             "parallelTrialCount": min(spec.parallel or 1, num_trials),
             "maxTrialCount": num_trials,
             "resumePolicy": "Never",
-            "metricsCollectorSpec": {"collector": {"kind": "None"}},
+            # Katib adds no container and collects nothing: values are pushed, as by the status of a Trial.
+            "metricsCollectorSpec": {"collector": {"kind": "Push"}},
             "trialTemplate": _template(spec.space),
         },
     }

@@ -246,12 +246,12 @@ class SearchController:
         self._watch().trials.put(content)
 
     def _end(self, agent: Agent, sweep: Workload[Sweep], there: _Experiment, num_trials: int) -> bool:
-        """Have an engine propose no more for a sweep that is over: it gets no more trials than it has.
+        """Have an engine come to an end for a sweep that is over; return whether it had to be told.
 
-        Return whether it had to be told.
+        Katib refuses to be given no more trials than it has. So it proposes at most one more, which is told as killed.
         """
-        most = max(1, num_trials)
-        if there.num_most == most:
+        most = num_trials + 1
+        if there.num_most is not None and there.num_most <= most:
             return False
         agent.submit(sweep.uid, f"end experiment {there.key}", partial(self._write_most, there, most))
         return True
