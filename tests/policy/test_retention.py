@@ -51,6 +51,13 @@ def test_what_neither_age_nor_number_keeps_is_forgotten(keep: Retention, gone: l
     assert [run.spec.name for run in expired(RUNS, keep, NOW)] == gone
 
 
+def test_a_run_that_karmada_would_create_again_is_kept() -> None:
+    run = a_run("train", 86_400.0)
+    copy = replace(run, spec=replace(run.spec, labels={"karmada.io/managed": "true"}))
+    assert expired([run], Retention(last=0), NOW) == [run]
+    assert expired([copy], Retention(last=0), NOW) == []
+
+
 def test_a_plan_forgets_what_was_seen_and_a_few_at_once() -> None:
     many = [a_run(f"r-{number:03}", 1000.0 - number) for number in range(MOST_AT_ONCE + 9)]
     changes = forgetting(many, Retention(last=2), NOW).changes

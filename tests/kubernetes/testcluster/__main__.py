@@ -24,7 +24,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     build = commands.add_parser("build", help="build what a cluster needs, where that is missing")
     build.add_argument("--long", action="store_true", help="and what `pytest -m long` needs besides")
-    build.add_argument("--all", action="store_true", help="and KEDA and Katib, which take more than an hour")
+    build.add_argument("--all", action="store_true", help="and KEDA, Katib and Karmada, which take more than an hour")
     up = commands.add_parser("up", help="start a cluster, until Ctrl-C")
     up.add_argument("--nodes", type=int, default=4, help="fake nodes with 8 GPUs each (default 4)")
     up.add_argument("--version", default=binaries.NEWEST, help=f"Kubernetes version (default {binaries.NEWEST})")

@@ -45,6 +45,9 @@ KARPENTER_MODULE, KARPENTER = "sigs.k8s.io/karpenter", "sigs.k8s.io/karpenter/kw
 KNATIVE = ("controller", "autoscaler", "activator", "webhook", "queue")
 """The programs of Knative Serving; queue is the one beside each server."""
 
+KARMADA = ("aggregated-apiserver", "webhook", "controller-manager", "scheduler")
+"""The programs of Karmada's control plane, in the order in which they are started."""
+
 ENGINES = {
     "jobset": ("engines", "sigs.k8s.io/jobset"),
     "trainer": ("engines", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"),
@@ -56,10 +59,11 @@ ENGINES = {
     "katib-controller": ("katib", "github.com/kubeflow/katib/cmd/katib-controller/v1beta1"),
     "katib-db-manager": ("katib", "github.com/kubeflow/katib/cmd/db-manager/v1beta1"),
     "katib-goptuna": ("katib", "github.com/kubeflow/katib/cmd/suggestion/goptuna/v1beta1"),
+    **{f"karmada-{part}": ("karmada", f"github.com/karmada-io/karmada/cmd/{part}") for part in KARMADA},
 }
 """Controllers of engines: the directory of their module, and the package."""
 
-RARE = ("keda-operator", "keda-adapter", "katib-controller", "katib-db-manager", "katib-goptuna")
+RARE = tuple(name for name in ENGINES if name.startswith(("keda-", "katib-", "karmada-")))
 """Controllers that take longer to build than all else, as KEDA with a client of every cloud. No test builds them."""
 
 KUBE_PROXY = "k8s.io/kubernetes/cmd/kube-proxy"

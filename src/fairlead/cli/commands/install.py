@@ -139,6 +139,8 @@ def install(
         raise click.UsageError("--dry-run changes nothing to wait for: give one of --dry-run and --wait.")
     if gateway_proxy != PYTHON and not gateways:
         raise click.UsageError(f"--gateway-proxy {gateway_proxy} is of gateways, and there are none: add --gateways 2.")
+    if not only_render and chart is None and _install_on_karmada(context, dry=dry_run, json_=json_):
+        return
     storage = read_place(ledger)
     most = storage.most_replicas
     if most is not None and replicas is not None and replicas > most:
@@ -196,6 +198,38 @@ def install(
     message(_summary(done, client.access.context, settings.replicas, dry=dry_run, ready=wait))
 
 
+def _install_on_karmada(context: str | None, *, dry: bool, json_: bool) -> bool:
+    """Install on a control plane of Karmada; return False on any other cluster.
+
+    Raises:
+        click.UsageError: Options of the operator were given, and none runs there.
+    """
+    from fairlead.cluster.kubernetes.api.client import Client
+    from fairlead.cluster.kubernetes.api.config import find_access
+    from fairlead.cluster.kubernetes.client.installation import install_on_karmada
+    from fairlead.cluster.kubernetes.client.karmada import is_karmada
+
+    client = Client(find_access(context=context))
+    if not is_karmada(client):
+        return False
+    command = click.get_current_context()
+    for option in command.command.params:
+        source = command.get_parameter_source(option.name or "")
+        if option.name not in _ALSO_ON_KARMADA and source is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{option.opts[0]} is of the operator, and {client.access.context} is a control plane of Karmada, on "
+                "which none runs: give it to `fairlead install` for the clusters that Karmada manages."
+            )
+    done = install_on_karmada(client, dry=dry, tell=(lambda _: None) if json_ else show_done)
+    if json_:
+        print(as_json([done_json(each) for each in done]))
+    message(_summary(done, client.access.context, on_karmada=True, dry=dry))
+    return True
+
+
+_ALSO_ON_KARMADA = ("context", "dry_run", "json_")
+
+
 def _write_chart(directory: Path, settings: "InstallSettings") -> None:
     from fairlead.cluster.kubernetes.manifests.chart import render_chart
 
@@ -218,7 +252,9 @@ def done_json(done: "Done") -> dict[str, Any]:
     return {**asdict(done.place), "outcome": done.outcome.value, "why": done.why or None}
 
 
-def _summary(done: list["Done"], context: str, replicas: int, *, dry: bool, ready: bool) -> str:
+def _summary(
+    done: list["Done"], context: str, replicas: int = 0, *, dry: bool, ready: bool = False, on_karmada: bool = False
+) -> str:
     from fairlead.cluster.kubernetes.api.applying import Outcome
 
     counts = {outcome: sum(each.outcome is outcome for each in done) for outcome in Outcome}
@@ -228,6 +264,8 @@ def _summary(done: list["Done"], context: str, replicas: int, *, dry: bool, read
     if new == changed == 0:
         return f"Fairlead {__version__} is in context {context} already; nothing was changed."
     said = f"Fairlead {__version__} is in context {context}: {new} objects created, {changed} changed."
+    if on_karmada:
+        return f"{said} Karmada gives runs to its clusters now; each needs Fairlead, by `fairlead install` there."
     if not replicas:
         return f"{said} No operator runs there; start one with `fairlead operator --context {context}`."
     if ready:

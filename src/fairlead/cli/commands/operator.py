@@ -9,6 +9,7 @@ import click
 
 from fairlead.cli.commands.install import policy_option
 from fairlead.cli.retaining import keep_options
+from fairlead.errors import Conflict
 from fairlead.policy.kinds.retention import Retention
 
 
@@ -59,6 +60,7 @@ def operator(
     hold_signals()
     from fairlead.cluster.kubernetes.api.client import Client, Limits
     from fairlead.cluster.kubernetes.api.config import find_access
+    from fairlead.cluster.kubernetes.client.karmada import is_karmada
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings
     from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
     from fairlead.control.operator import Operator, OperatorSettings
@@ -70,6 +72,11 @@ def operator(
         raise click.UsageError(f"--listen {listen!r}: give HOST:PORT, such as 0.0.0.0:8080.")
     _log(log_format)
     client = Client(find_access(context=context), Limits(per_second=per_second, burst=round(10 * per_second)))
+    if is_karmada(client):
+        raise Conflict(
+            f"{client.access.context} is a control plane of Karmada, which gives its runs to the operators of other "
+            "clusters; a second operator here would run them twice. Start one with the context of such a cluster."
+        )
     it = Operator(
         client,
         PodSettings(

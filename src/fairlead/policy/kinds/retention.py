@@ -37,12 +37,21 @@ class Retention:
 
 
 KEEP_ALL = Retention()
+KARMADA = ("karmada.io/managed", "true")
+"""The label of objects that Karmada copied to a cluster."""
+
+
+def managed_elsewhere(run: AnyWorkload) -> bool:
+    """Return whether Karmada gave the run to this cluster; it creates a copy that is deleted here again."""
+    name, value = KARMADA
+    return run.spec.labels.get(name) == value
 
 
 def expired(runs: Iterable[AnyWorkload], keep: Retention, now: float) -> list[AnyWorkload]:
     """Return the finished runs that no rule keeps, in the order in which they ended.
 
-    Excluded are runs that are to resume or are being deleted, and runs whose checkpoints an unfinished run starts from.
+    Excluded are runs that are to resume or are being deleted, runs whose checkpoints an unfinished run starts from, and
+    runs that Karmada would create again.
     Children are returned before their parent, and only with it.
 
     Args:
@@ -68,6 +77,7 @@ def expired(runs: Iterable[AnyWorkload], keep: Retention, now: float) -> list[An
             run
             for run in ended[keep.last or 0 :]
             if run.intent not in (Intent.RUN, Intent.DELETE)
+            and not managed_elsewhere(run)
             and (keep.for_s is None or now - _ended_at(run)[0] >= keep.for_s)
             and not any(run.uid in origin.split("/") for origin in origins)
         )

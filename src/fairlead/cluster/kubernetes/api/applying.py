@@ -10,8 +10,17 @@ from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
 LOOK_S = 0.2
-_UNSCOPED = frozenset({"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass"})
-_PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
+_UNSCOPED = frozenset(
+    {
+        "Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass",
+        "ClusterPropagationPolicy", "ResourceInterpreterCustomization",
+    }
+)  # fmt: skip
+_PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "PriorityClass": "priorityclasses",
+    "ClusterPropagationPolicy": "clusterpropagationpolicies",
+}
 
 
 class Outcome(StrEnum):

@@ -18,6 +18,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.client.permissions import Right, require, who_am_i
 from fairlead.cluster.kubernetes.manifests.crds import with_fewer_rules
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.karmada import render_karmada
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 from fairlead.errors import ClusterError, Conflict, NotAllowed
@@ -50,6 +51,23 @@ def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool 
     check_not_by_helm(client, instead=_UPGRADE)
     _check_place(client, settings)
     _check_grants(client, objects)
+    return _apply_all(client, objects, tell=tell, dry=dry)
+
+
+def install_on_karmada(client: Client, *, tell: Tell, dry: bool = False) -> list[Done]:
+    """Apply what a control plane of Karmada needs to give runs to its clusters, and report each object.
+
+    Raises:
+        NotAllowed: Rights are missing; nothing was changed.
+        ClusterError: The API server refused an object; those reported before it are applied.
+    """
+    objects = render_karmada()
+    require(client, _needed(objects), to="install Fairlead on Karmada")
+    _check_grants(client, objects)
+    return _apply_all(client, objects, tell=tell, dry=dry)
+
+
+def _apply_all(client: Client, objects: list[Object], *, tell: Tell, dry: bool) -> list[Done]:
     done = []
     for content in objects:
         one = _apply(client, content, dry=dry)

@@ -52,7 +52,9 @@ class OneShotSnapshot:
                 raise
 
     def pods(self, found: TrainingObject) -> tuple[Pod, ...]:
-        """Return the pods of a run: its latest gang, and remaining pods of earlier ones."""
+        """Return the pods of a run: its latest gang, and remaining pods of earlier ones; none of another cluster."""
+        if found.cluster:
+            return ()
         path = f"/api/v1/namespaces/{found.namespace}/pods"
         for content in self._client.items(path, {"labelSelector": f"{RUN_UID}={found.uid}"}):
             self._view.pods.put(content)

@@ -5,6 +5,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.client.karmada import is_karmada, undispatched
 from fairlead.cluster.kubernetes.names import LEASE, POLICY, SYSTEM_NAMESPACE
 from fairlead.cluster.kubernetes.operator.leader_election import DURATION_S
 from fairlead.errors import ClusterError
@@ -55,9 +56,14 @@ def holder_of(client: Client, namespace: str, *, patience_s: float | None = None
 
 
 def unattended(client: Client) -> str | None:
-    """Return a message with a remedy if no operator holds a valid Lease; None if one does, or if it may not be read."""
+    """Return a message with a remedy if no operator holds a valid Lease; None if one does, or if it may not be read.
+
+    On a control plane of Karmada there is no operator, and the message is about what gives runs to its clusters.
+    """
     try:
         leases = _leases(client)
+        if not leases and is_karmada(client):
+            return undispatched(client)
     except ApiError:  # no right to read, or a problem that the command itself reports
         return None
     if not leases:

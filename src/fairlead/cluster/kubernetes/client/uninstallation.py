@@ -12,6 +12,7 @@ from fairlead.cluster.kubernetes.kinds import kept_kinds, objects_path, plural, 
 from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions
 from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.install import USER, InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.karmada import render_dispatch
 from fairlead.cluster.kubernetes.manifests.page import render_page
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, render_node_partitioner
 from fairlead.cluster.kubernetes.names import (
@@ -70,7 +71,8 @@ def uninstall(
     pages = tuple(each for each in render_page("", namespace, USER) if _is_there(client, place_of(each)))
     gateways = tuple(each for each in render_gateway("", namespace, USER) if _is_there(client, place_of(each)))
     further = (each for each in render_node_partitioner(namespace) if _is_there(client, place_of(each)))
-    extras = (*there, *pages, *gateways, *further)
+    dispatch = (each for each in render_dispatch() if _is_there(client, place_of(each)))
+    extras = (*there, *pages, *gateways, *further, *dispatch)
     objects = render_install(InstallSettings(image="", namespace=namespace, extras=extras))
     require(client, _needed(objects), to="uninstall Fairlead")
     check_not_by_helm(client, instead=_BY_HELM)

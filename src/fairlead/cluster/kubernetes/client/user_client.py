@@ -23,6 +23,7 @@ from fairlead.cluster.kubernetes.api.resource_slices import all_with_slices, lis
 from fairlead.cluster.kubernetes.api.watching import Cache
 from fairlead.cluster.kubernetes.client import access_keys, model_records
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
+from fairlead.cluster.kubernetes.client.karmada import is_karmada
 from fairlead.cluster.kubernetes.client.log_stores import log_store
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
@@ -49,7 +50,7 @@ from fairlead.cluster.port import EventRecord, LogLine, Spec
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, NotFound
 from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
-from fairlead.policy.kinds.retention import KEEP_ALL, Retention
+from fairlead.policy.kinds.retention import KEEP_ALL, Retention, managed_elsewhere
 from fairlead.policy.kinds.serving import detail_of, spec_of
 from fairlead.policy.kinds.table import leaf
 from fairlead.specs.endpoint_engines import EndpointEngine
@@ -107,6 +108,7 @@ class UserClient:
         self._epoch = self._seen = 0
         self._costs: tuple[tuple[int, int], PublishedCosts] | None = None
         self._run_costs: dict[str, tuple[float, RunCost | None]] = {}
+        self._karmada: bool | None = None
 
     def another(self) -> UserClient:
         other = UserClient(self.client, namespace=self.namespace, is_told=self._is_told, options=self._options)
@@ -227,7 +229,12 @@ class UserClient:
         return cast("Workload[Spec]", self._launch(spec, directory))
 
     def _launch(self, spec: WorkloadSpec, directory: Path | None) -> AnyWorkload:
-        place = self._of(spec.team)
+        if self._is_karmada() and not isinstance(spec, Training):
+            raise Conflict(
+                f"{spec.name}: Karmada gives Trainings to its clusters, and a {type(spec).__name__} is not one. Submit "
+                "it with the context of the cluster that is to have it."
+            )
+        place = self._of(spec.team, is_attended=not self._is_karmada())
         submit: Submit = place.submit
         if directory is not None or _may_change(spec):
             there = self._named(spec.team, spec.name)
@@ -395,7 +402,7 @@ class UserClient:
         try:
             found = [read_kind(Team, content) for content in self.client.items(TEAMS)]
         except ApiError as error:
-            if error.status != 403:
+            if error.status not in (403, 404):  # on a control plane of Karmada there are none
                 raise
             return ()
         return tuple(each.spec for each in found if each.spec is not None)
@@ -404,11 +411,18 @@ class UserClient:
         """Return the state of the whole cluster, read once.
 
         Raises:
-            NotAllowed: The user may not read nodes, or pods and runs of all namespaces.
+            NotAllowed: The user may not read nodes, or pods and runs of all namespaces; or it is a control plane of
+                Karmada, whose nodes are in its clusters.
         """
         try:
             return OneShotSnapshot(self.client).snapshot()
         except ApiError as error:
+            if error.status == 404 and self._is_karmada():
+                context = self.client.access.context
+                raise NotAllowed(
+                    f"{context} is a control plane of Karmada, whose nodes and queues are in its clusters; ask one of "
+                    "these, by its context."
+                ) from error
             if error.status != 403:
                 raise
             raise NotAllowed(f"your account may not read the whole cluster: {error.said}") from error
@@ -638,7 +652,7 @@ class UserClient:
         except NotFound:
             return False
         run = _run_of(found)
-        if run.version != workload.version or not run.status.phase.is_final:
+        if run.version != workload.version or not run.status.phase.is_final or managed_elsewhere(run):
             return False
         preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
         options = {"propagationPolicy": "Background", "preconditions": preconditions}
@@ -687,8 +701,14 @@ class UserClient:
             self._epoch += 1
             self._changed.notify_all()
 
-    def _of(self, namespace: str) -> KubernetesCluster:
-        return KubernetesCluster(self.client, namespace=namespace)
+    def _of(self, namespace: str, *, is_attended: bool = True) -> KubernetesCluster:
+        return KubernetesCluster(self.client, namespace=namespace, is_attended=is_attended)
+
+    def _is_karmada(self) -> bool:
+        """Return whether the API server is Karmada's; asked once."""
+        if self._karmada is None:
+            self._karmada = is_karmada(self.client)
+        return self._karmada
 
     def _known(self, run: AnyWorkload) -> AnyWorkload:
         self._keys[run.uid] = (run.spec.team, run.spec.name, type(run.spec).__name__)

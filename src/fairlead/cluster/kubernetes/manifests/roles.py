@@ -160,11 +160,17 @@ LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create"
 
 def render_roles() -> list[dict[str, Any]]:
     """Render the ClusterRoles: those of users, and the operator's three for runs, teams and engines."""
-    return [_role("ClusterRole", f"fairlead-{name}", rules) for name, rules in ROLES.items()] + [
+    return [
+        *render_user_roles(),
         _role("ClusterRole", OPERATOR, OPERATOR_RULES),
         _role("ClusterRole", TEAM_KEEPER, TEAM_RULES),
         _role("ClusterRole", ENGINE_DRIVER, ENGINE_RULES),
     ]
+
+
+def render_user_roles() -> list[dict[str, Any]]:
+    """Render the ClusterRoles of users."""
+    return [_role("ClusterRole", f"fairlead-{name}", rules) for name, rules in ROLES.items()]
 
 
 def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:

@@ -51,6 +51,11 @@ def status_schema(kind: str) -> dict[str, Any]:
             "message": {"type": "string", "description": "Reason for the phase, as a sentence."},
             "remedy": {"type": "string", "description": "What would fix or unblock it."},
         }
+    if kind == "Training":
+        properties["cluster"] = {
+            "type": "string",
+            "description": "On a control plane of Karmada: the member cluster that has the run.",
+        }
     if is_parent_kind(kind):
         properties |= {
             "progress": {"type": "string", "description": "How far it is, by its children."},

@@ -30,6 +30,7 @@ WORKDIR = f"{names.DOMAIN}/workdir"  # annotation of a Training: digest and numb
 REVISION = f"{names.DOMAIN}/revision"  # annotation of a Training: JSON with commit, branch, dirty, and a packed diff
 LEVEL, FAST = 6, 1  # compression levels; FAST for large archives
 AT = "@"  # between digest and place
+PART_PREFIX = "fairlead-workdir-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +153,7 @@ def part_names(annotation: str) -> tuple[str, ...]:
     digest, _, num = annotation.partition("-")
     if not (digest.isalnum() and num.isdigit() and 0 < int(num) <= MOST_PARTS):
         return ()
-    return tuple(f"fairlead-workdir-{digest}-{place}" for place in range(int(num)))
+    return tuple(f"{PART_PREFIX}{digest}-{place}" for place in range(int(num)))
 
 
 def archive_place(annotation: str) -> str | None:

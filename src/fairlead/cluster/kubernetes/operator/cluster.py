@@ -45,6 +45,7 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import (
 from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import IdleOf, SnapshotCache, everyone
 from fairlead.cluster.port import EventRecord, Spec
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
+from fairlead.policy.kinds.retention import managed_elsewhere
 from fairlead.policy.kinds.spec_updates import changed_meanwhile, check_update
 from fairlead.policy.kinds.table import leaf, runs_of
 from fairlead.policy.next_decision import next_decision_at
@@ -139,6 +140,7 @@ class KubernetesCluster:
         recommended_of: Returns the recommendations for these runs; by default none are read.
         standby: Keeps nodes of pools ready in advance; None for none.
         partitions: Repartitions the GPUs of nodes; None for none.
+        is_attended: An operator watches this API server, so that a deleted run waits for it. Karmada's has none.
     """
 
     def __init__(
@@ -159,8 +161,10 @@ class KubernetesCluster:
         recommended_of: Callable[[Iterable[Workload]], tuple[Recommendation, ...]] = lambda _: (),
         standby: StandbyNodes | None = None,
         partitions: NodePartitions | None = None,
+        is_attended: bool = True,
     ) -> None:
         self._standby = standby
+        self._is_attended = is_attended
         self._partitions = partitions
         self.client = client
         self._view = view
@@ -284,7 +288,9 @@ class KubernetesCluster:
         if isinstance(spec, Serving):
             revised_files = revised(RevisionFiles(), spec.code, annotations)
             annotations = {name: value for name, value in revised_files.items() if value is not None}
-        body["metadata"] |= {"annotations": {**annotations, SUBMITTED: mark}, "finalizers": [FINALIZER]}
+        body["metadata"] |= {"annotations": {**annotations, SUBMITTED: mark}}
+        if self._is_attended:
+            body["metadata"]["finalizers"] = [FINALIZER]
         if parent is not None:
             body["metadata"]["ownerReferences"] = [owner(parent)]
         while True:
@@ -309,6 +315,11 @@ class KubernetesCluster:
         path = objects_path(found.kind, found.namespace, found.name)
         try:
             if intent is Intent.DELETE:
+                if managed_elsewhere(workload):
+                    raise Conflict(
+                        f"{found.name} was given to this cluster by Karmada, which would create it again and run it "
+                        "anew. Delete it with the context of Karmada's control plane."
+                    )
                 content = self.client.delete(
                     path, {"propagationPolicy": "Background", "preconditions": {"uid": found.uid}}
                 )

@@ -142,6 +142,7 @@ class WorkloadObject(Generic[Spec]):
         edited: The differences of its spec from the one that its status was last decided on; the status is as decided.
         conditions: The conditions as they were read; their times are kept.
         shown_phase: ``status.phase``, which an older version may have written.
+        cluster: On a control plane of Karmada, the cluster that has the run and its pods.
         kind: As in the object.
     """
 
@@ -162,6 +163,7 @@ class WorkloadObject(Generic[Spec]):
     edited: tuple[Difference, ...] = ()
     conditions: tuple[Mapping[str, Any], ...] = ()
     shown_phase: str = ""
+    cluster: str = ""
     kind: str = "Training"
     files: RevisionFiles = field(default_factory=RevisionFiles)
 
@@ -249,6 +251,7 @@ def read_workload(content: Object) -> AnyObject:
         edited=edited,
         conditions=tuple(status.get("conditions") or ()),
         shown_phase=str(status.get("phase") or ""),
+        cluster=str(status.get("cluster") or ""),
     )
 
 
@@ -367,11 +370,18 @@ def _moment(created: str, submitted: str | None) -> float:
 
 
 def _state(status: Mapping[str, Any], created_at: float, kind: str) -> RunRecord:
-    kept = status.get("state")
+    kept, cluster = status.get("state"), status.get("cluster")
     if kept:
         state = build(RunRecord, kept)
-        return replace(state, status=with_detail(kind, upgraded(state.status)))
-    return RunRecord(status=Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=created_at))
+        state = replace(state, status=with_detail(kind, upgraded(state.status)))
+    else:
+        # Only Karmada writes a message without our state: why a cluster does not take the run.
+        reason = replace(JUST_SUBMITTED, message=str(status.get("message") or JUST_SUBMITTED.message))
+        state = RunRecord(status=Status(phase=Phase.PENDING, reason=reason, since=created_at))
+    if not cluster:
+        return state
+    reason = replace(state.status.reason, message=f"in cluster {cluster}: {state.status.reason.message}")
+    return replace(state, status=replace(state.status, reason=reason))
 
 
 def filled(spec: Training) -> Training:
