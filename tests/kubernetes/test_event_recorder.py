@@ -16,7 +16,10 @@ from fairlead.cluster.kubernetes.operator.events.event_recorder import (
     EventRecorder,
     render_event,
 )
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import SeenEvent
 from fairlead.control.operator import Operator
+from fairlead.state.plan import Event
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase
 from tests.kubernetes.operating import comes_to, gang, operating
 from tests.kubernetes.testcluster.control_plane import ControlPlane
@@ -50,6 +53,41 @@ def test_describe_tells_the_story_of_a_run(
     ).stdout.partition("Events:")[2]  # fmt: skip
     assert "it was deleted, as by `kubectl delete pod`" in described
     assert "fairlead-operator" in described
+
+
+def test_what_ranks_report_is_recorded_once_for_each_attempt_whichever_operator_hears_it(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    cluster.submit(gang(namespace))
+    slow = SeenEvent(rank=0, place=0, at=2000.0, event=reported("CheckpointFailed", "no space left on device"))
+    lost = SeenEvent(rank=1, place=0, at=2001.0, event=reported("RankLost", "rank 3 gone"))
+
+    def told() -> list[str]:
+        return [event.type for event in cluster.events() if event.reason.code is Code.REPORTED]
+
+    with operating(access, namespace) as operator:
+        run = comes_to(cluster, "train", Phase.RUNNING)
+        operator.cluster.report(run.uid, None, None, attempt=0, events=(slow,))
+        operator.view.wake()
+        until(lambda: told() == ["CheckpointFailed"])
+        shown = ("Warning", "CheckpointFailed: no space left on device")
+        until(lambda: shown in [(each["type"], each["message"]) for each in events(cluster, namespace)])
+    with operating(access, namespace) as operator:
+        operator.cluster.report(run.uid, None, None, attempt=0, events=(slow, lost))
+        operator.view.wake()
+        until(lambda: told() == ["CheckpointFailed", "RankLost"])
+        cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/train-0-1")
+        comes_to(cluster, "train", Phase.RUNNING, attempt=1)
+        # The clock of another node may be behind, and what is heard of an attempt before comes too late.
+        early = SeenEvent(rank=0, place=0, at=1999.0, event=reported("RankReturned", "rank 3 back"))
+        operator.cluster.report(run.uid, None, None, attempt=0, events=(slow, lost))
+        operator.cluster.report(run.uid, None, None, attempt=1, events=(early,))
+        operator.view.wake()
+        until(lambda: told() == ["CheckpointFailed", "RankLost", "RankReturned"])
+
+
+def reported(kind: str, message: str) -> Event:
+    return Event(type=kind, reason=Reason(code=Code.REPORTED, message=message))
 
 
 def test_whoever_takes_over_tells_nothing_twice(access: Access, cluster: KubernetesCluster, namespace: str) -> None:

@@ -75,3 +75,17 @@ def test_runs_that_are_met_together_are_asked_one_after_the_other() -> None:
         most = max(most, len(asked.uids) - before)
     assert most <= 4 * PER_SECOND
     assert len(set(asked.uids)) == 1000
+
+
+def test_a_run_whose_reporting_pod_has_ended_is_asked_once_more() -> None:
+    asked: Any = Asked()
+    cluster = a_cluster(1)
+    listener = Listener(cluster)
+    listener.listen(3600.0, asked)
+    before = len(asked.uids)
+    pods = cluster.view.pods_of("run-0")
+    pods["run-0"] = replace(pods["run-0"], phase="Succeeded")
+    for second in (1.0, 2.0):
+        cluster.view.marks().add(runs=["run-0"])
+        listener.listen(3600.0 + second, asked)
+    assert len(asked.uids) == before + 1

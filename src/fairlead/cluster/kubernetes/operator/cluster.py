@@ -23,6 +23,7 @@ from fairlead.cluster.kubernetes.manifests.spec_objects import merge_patch, writ
 from fairlead.cluster.kubernetes.manifests.statuses import parent_status, training_status
 from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR
 from fairlead.cluster.kubernetes.names import owner
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import SeenEvent
 from fairlead.cluster.kubernetes.operator.request_dispatch import at_once
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers, trainings_path
 from fairlead.cluster.kubernetes.operator.runs.run_record import (
@@ -38,6 +39,7 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import (
     filled,
     intent_of,
     read_workload,
+    reported,
     stamped,
     state_plain,
     submitted,
@@ -177,6 +179,7 @@ class KubernetesCluster:
         self._picture: SnapshotCache | None = None
         self._shown: Snapshot | None = None
         self._progress: dict[str, Progress] = {}
+        self._reported: dict[str, tuple[int, tuple[SeenEvent, ...]]] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
         self._refused: dict[str, dict[Refusal, str]] = {}
         self._unaddressed: dict[str, str] = {}
@@ -435,16 +438,29 @@ class KubernetesCluster:
             raise NotFound(f"There is no run named {name!r} in the namespace {namespace!r}.")
         return leaf(_run_of(there[1]))
 
-    def report(self, uid: str, progress: Progress | None, active_at: float | None) -> None:
-        """Take in what a run reports; it reaches the object with a later write."""
-        if progress is not None and progress != self._progress.get(uid):
-            with self._lock:
+    def report(
+        self,
+        uid: str,
+        progress: Progress | None,
+        active_at: float | None,
+        *,
+        attempt: int = 0,
+        events: tuple[SeenEvent, ...] = (),
+    ) -> None:
+        """Take in what an attempt of a run reports; it reaches the object with a later write."""
+        is_new = progress is not None and progress != self._progress.get(uid)
+        are_new = bool(events) and (attempt, events) != self._reported.get(uid)
+        with self._lock:
+            if progress is not None:
                 self._progress[uid] = progress
+            if events:
+                self._reported[uid] = attempt, events
+        if is_new or are_new:
             self.view.look_again(uid)
         self.view.note_active(uid, active_at)
 
     def refreshed(self, found: TrainingObject) -> RunRecord:
-        """Return the state with what was observed since it was written: lost pods, and progress."""
+        """Return the state with what was observed since it was written: lost pods, progress, and events of ranks."""
         state, gang = found.state, found.state.gang
         if gang is not None:
             known = {pod.uid for pod in state.ended}
@@ -462,6 +478,9 @@ class KubernetesCluster:
                 gone = {pod.index for pod in state.ended}
                 if all((gang.attempt, index) in there or index in gone for index in range(len(gang.nodes))):
                     state = replace(state, gang=replace(gang, created=True))
+        if found.uid in self._reported:
+            attempt, events = self._reported[found.uid]
+            state = reported(state, attempt, events, next_event=lambda: self._next_event(time.time()))
         progress = self.progress_of(found.uid)
         return state if progress is None else replace(state, progress=progress)
 
@@ -692,6 +711,7 @@ class KubernetesCluster:
             self.view.cache_of(found.kind).drop(found.key, found.version)
         with self._lock:
             self._progress.pop(found.uid, None)
+            self._reported.pop(found.uid, None)
             self._told.pop(found.uid, None)
             self._refused.pop(found.uid, None)
         return True

@@ -76,6 +76,7 @@ class Listener:
         self._devices = devices
         self._marks = cluster.view.marks()
         self._turns: dict[str, _Turn] = {}
+        self._ended: list[tuple[str, _Turn]] = []
         self.num_asked = 0
 
     @property
@@ -84,9 +85,13 @@ class Listener:
         return any(turn.least_s < EVERY_S for turn in self._turns.values())
 
     def listen(self, now: float, agent: Agent) -> None:
-        """Poll the runs that are due."""
+        """Poll the runs that are due, and once more those whose reporting pod has ended."""
         for uid in self._marks.take()[0]:
             self._meet(uid, now)
+        for uid, turn in self._ended:
+            self.num_asked += 1
+            agent.submit(uid, f"ask {turn.pod.key} for its last report", partial(self._ask, uid, turn, now))
+        self._ended = []
         for uid, turn in self._turns.items():
             every_s = turn.every_s(now, len(self._turns))
             if turn.asked_at is None:
@@ -101,7 +106,9 @@ class Listener:
         """Start or stop polling a run."""
         pod, known = self._reporter(uid), self._turns.get(uid)
         if pod is None:
-            self._turns.pop(uid, None)
+            if known is not None:
+                del self._turns[uid]
+                self._ended.append((uid, known))
         elif known is None or known.pod.uid != pod.uid:
             found = self._cluster.view.find(uid)
             stall_s = found.workload.spec.stall_timeout_s if found is not None and found.workload is not None else None
@@ -141,7 +148,7 @@ class Listener:
         if report is not None and report != turn.said:
             turn.said = report
             turn.news_at = now if report.active_at is None else min(now, report.active_at)
-            self._cluster.report(uid, report.progress, report.active_at)
+            self._cluster.report(uid, report.progress, report.active_at, attempt=turn.pod.attempt, events=report.events)
             self._devices(turn.pod, report.gpus)
         if report is not None and turn.can_stall:
             self._cluster.view.note_heard(uid, now)

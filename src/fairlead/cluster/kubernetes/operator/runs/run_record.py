@@ -6,7 +6,7 @@ The object holds the truth of its run. A change is one write of its status, guar
 decided on; what follows from it (pods to create and to delete) is in that write, so any operator can complete it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -18,6 +18,7 @@ from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.revision_files import CODE, RevisionFiles, read_files
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import SeenEvent
 from fairlead.cluster.preflight import pod_problem, population_problem
 from fairlead.cluster.records import build, plain, with_detail
 from fairlead.errors import InvalidSpec
@@ -109,6 +110,8 @@ class RunRecord:
         quiet: The version that a write kept, because it only recorded observations; 0 after a change.
         quiet_wish, quiet_leaving: The wish and the deletion at that write, which would otherwise raise the version.
         spec: The spec at ``generation``, which may have been edited since; 0 if none was kept.
+        reported_at: When the newest event of ``gang`` that its ranks reported and ``events`` has happened, by the clock
+            of their node; 0 before the first.
         written: Rises with every write, so that each changes something; with ``writer`` it identifies the write.
     """
 
@@ -120,6 +123,7 @@ class RunRecord:
     ended: tuple[Pod, ...] = ()
     progress: Progress | None = None
     events: tuple[KeptEvent, ...] = ()
+    reported_at: float = 0.0
     quiet: int = 0
     quiet_wish: str = ""
     quiet_leaving: bool = False
@@ -286,11 +290,24 @@ def changed(found: AnyObject, change: Change, now: float, *, event_id: int) -> R
         intent, heard = state.intent, state.heard
     state = replace(state, status=status, intent=intent, heard=heard)
     if change.create and (state.gang is None or state.gang.attempt != change.create[0].attempt):
-        state = replace(state, gang=_gang(change.create, now), ended=(), notices=())
+        state = replace(state, gang=_gang(change.create, now), ended=(), notices=(), reported_at=0.0)
     if change.terminate:
         state = replace(state, notices=_notices(state.notices, change, now))
     if change.event is not None:
         state = replace(state, events=_with_event(state.events, change.event, now, event_id))
+    return state
+
+
+def reported(
+    state: RunRecord, attempt: int, events: Iterable[SeenEvent], *, next_event: Callable[[], int]
+) -> RunRecord:
+    """Return the state with the events that it lacks of those that the ranks of an attempt reported, oldest first."""
+    if state.gang is None or state.gang.attempt != attempt:
+        return state
+    for seen in events:
+        if seen.at > state.reported_at:
+            kept = _with_event(state.events, seen.event, seen.at, next_event())
+            state = replace(state, events=kept, reported_at=seen.at)
     return state
 
 
