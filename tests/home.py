@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.errors import NotFound
 from fairlead.runtime.podfiles import is_locked
 from fairlead.state.snapshot import Intent
 
@@ -19,7 +20,8 @@ def end_everything(home: Path) -> None:
         return
     cluster = LocalCluster.open(home)
     for run in cluster.store.active()[0]:
-        cluster.set_intent(run.uid, Intent.STOP)
+        with suppress(NotFound):  # one that was being deleted
+            cluster.set_intent(run.uid, Intent.STOP)
     deadline = time.monotonic() + PATIENCE_S
     while cluster.supervisor_alive() and cluster.store.has_work():
         assert time.monotonic() < deadline, f"still at work: {cluster.store.active()[0]}"

@@ -82,7 +82,7 @@ def test_a_dry_run_shows_all_and_does_nothing(call: Call, past: Past, failed: Wo
     [
         ("resources.memory=1Ti", 4, "1 TiB of memory, which can never fit here"),
         ("resources.memori=1Gi", 2, "resources.memori: unknown key; did you mean `memory`?"),
-        ("name=owl", 6, "fox: name cannot change (fox -> owl): its logs, its checkpoints and its history go by it"),
+        ("name=owl", 6, "fox: name cannot change (fox -> owl): its logs, checkpoints and history are stored under it"),
         ("team=red", 6, "fox: team cannot change (default -> red)"),
         ("image=python:3.12", 6, "the local cluster runs programs without containers"),
     ],

@@ -49,7 +49,7 @@ def test_a_run_that_would_share_gpus_is_refused_by_rules_that_share_none(tmp_pat
     cluster = LocalCluster.open(tmp_path)
     cluster._node = replace(node("localhost", gpus=2), name="localhost")
     spec = training(run="true", resources=Resources(gpu=GpuRequest(), colocate=True))
-    with pytest.raises(Conflict, match="by the policy `least-work`, and this machine goes by another"):
+    with pytest.raises(Conflict, match="by the policy `least-work`, and this machine uses another"):
         admit(cluster, spec, tmp_path)
     (tmp_path / "policy").write_text("least-work")
     assert admit(cluster, spec, tmp_path).spec.resources.colocate

@@ -121,7 +121,7 @@ def test_an_object_that_somebody_deletes_is_followed_by_another_and_never_two_at
     cluster.submit(handed(namespace, Engine.JOBSET))
     with operating(access, namespace):
         until(lambda: list(cluster.client.items(place)))
-        until(lambda: "its controller is to create them" in reason(cluster, namespace))
+        until(lambda: "waits for its controller to create them" in reason(cluster, namespace))
         cluster.client.delete(f"{place}/train-0", {})
         until(lambda: [each["metadata"]["name"] for each in cluster.client.items(place)] == ["train-1"])
         told = [event.reason.message for event in cluster.events()]

@@ -159,7 +159,7 @@ def test_seldon_is_given_an_endpoint_and_what_becomes_of_it_is_told(
         write(desk, "seldon", run="other")
         serve = desk.directory / "serve.yaml"
         serve.write_text(serve.read_text().replace("engine: seldon\n", ""))
-        assert "`engine` stays as it is" in desk("run", "--detach", "serve.yaml", code=None).err
+        assert "`engine` cannot change" in desk("run", "--detach", "serve.yaml", code=None).err
         desk("stop", "web")
         until(lambda: not there(plane, path) and not pods(plane, namespace))
         desk("resume", "web")
@@ -216,6 +216,6 @@ def test_knative_is_given_an_endpoint_and_a_weight_and_what_it_says_is_told(
         until(lambda: [each["percent"] for each in there(plane, path)[0]["spec"]["traffic"]] == [100])
         serve = desk.directory / "serve.yaml"
         serve.write_text(serve.read_text().replace("engine: knative\n", "").replace("replicas: 0..3", "replicas: 1"))
-        assert "`engine` stays as it is" in desk("run", "--detach", "serve.yaml", code=None).err
+        assert "`engine` cannot change" in desk("run", "--detach", "serve.yaml", code=None).err
         desk("delete", "--yes", "web")
         until(lambda: not there(plane, path))

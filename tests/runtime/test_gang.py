@@ -42,8 +42,9 @@ def test_stop_notice_to_one_rank_saves_the_same_step_on_all_and_resuming_is_bit_
 ) -> None:
     from tests.runtime import programs
 
-    with Gang(programs.train, 30, tmp_path, 0.02, pod_dir=tmp_path / "a", to=to) as gang:
-        gang.until(lambda: gang.report(1).get("step", 0) >= 8, "step 8")
+    said = tmp_path / "losses-1.jsonl"  # what is reported may be seconds behind
+    with Gang(programs.train, 30, tmp_path, 0.1, pod_dir=tmp_path / "a", to=to) as gang:
+        gang.until(lambda: said.is_file() and len(said.read_text().splitlines()) >= 8, "step 8")
         gang.signal(1, signal.SIGTERM)
         assert gang.wait() == [143, 143], gang.logs()
         stopped = {gang.report(rank)["stopped_step"] for rank in (0, 1)}
