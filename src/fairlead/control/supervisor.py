@@ -29,7 +29,9 @@ from fairlead.control.pass_counts import PassCounts
 from fairlead.errors import ClusterError, NoRoom
 from fairlead.policy.kinds.parents import foresee_parents
 from fairlead.policy.kinds.retention import KEEP_ALL, forgetting
+from fairlead.policy.next_decision import next_decision_at
 from fairlead.runtime.podfiles import take_lock
+from fairlead.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from fairlead.control.pipelines.triggers import Triggers
@@ -41,6 +43,9 @@ log = logging.getLogger("fairlead.supervisor")
 BUSY_WAIT_S = 0.5
 # Without live pods only the passing of time brings work: retries and deadlines.
 QUIET_WAIT_S = 2.0
+# Largest share of a core for passes without live pods: with many endpoints that sleep, it waits longer between them.
+QUIET_SHARE = 0.003
+LONGEST_QUIET_WAIT_S = 60.0
 # Time without unfinished runs after which it exits.
 IDLE_EXIT_S = 300.0
 # Same, if it was started ahead of a command that is about to submit.
@@ -133,6 +138,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
     endpoints = Endpoints(home)
     exporter = _span_exporter(home)
     reserve_at, told, told_at = 0.0, "", 0.0
+    spent_before_s = 0.0
     keep_at = 0.0
     foreseen: Mapping[str, int] = {}
     try:
@@ -140,8 +146,10 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
             is_left = (
                 ahead_of is not None and os.getppid() != ahead_of
             )  # checked before looking for work of that command
+            begun_s = time.process_time()
             try:
                 live, changed = _step(cluster, agent, endpoints, counts)
+                spent_s = time.process_time() - begun_s
                 if time.monotonic() >= keep_at:
                     is_more = _forget(cluster)
                     keep_at = time.monotonic() + (QUIET_WAIT_S if is_more else KEEP_S)
@@ -150,6 +158,10 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
                     changed = triggers.look(time.time()) > 0 or changed
                 unfinished = live > 0 or cluster.store.has_work() or home.has_triggers
                 wait_s, told = BUSY_WAIT_S if live else QUIET_WAIT_S, ""
+                if not (live or changed or home.has_triggers) and counts.seen is not None:
+                    # Of two passes the cheaper one, as the first of a kind imports modules.
+                    wait_s = quiet_wait_s(min(spent_s, spent_before_s), counts.seen, time.time())
+                spent_before_s = spent_s
             except (ClusterError, OSError) as error:
                 if str(error) != told:
                     told, told_at = str(error), time.monotonic()
@@ -188,6 +200,27 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
         if exporter is not None:
             exporter.close()
         wake.close()
+
+
+def quiet_wait_s(spent_s: float, seen: Snapshot, now: float) -> float:
+    """Return how long to wait without live pods, if no request wakes it.
+
+    Only where there is nothing but endpoints that sleep it waits longer after costly passes, and to the next time that
+    something is due: a run may wait for something that is only found by looking.
+
+    Args:
+        spent_s: Processor time of a pass.
+        seen: The snapshot of the last one.
+    """
+    wait_s = min(spent_s / QUIET_SHARE, LONGEST_QUIET_WAIT_S)
+    if wait_s <= QUIET_WAIT_S:
+        return QUIET_WAIT_S
+    from fairlead.specs.serving import Serving  # here and not above: few supervisors have endpoints
+
+    left = [each for each in (*seen.workloads, *seen.parents) if not each.status.phase.is_final]
+    if not all(isinstance(each.spec, Serving) for each in left):
+        return QUIET_WAIT_S
+    return max(QUIET_WAIT_S, min(wait_s, next_decision_at(seen, now) - now))
 
 
 def _span_exporter(home: Home) -> "SpanExporter | None":
