@@ -193,7 +193,12 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
             if not changed:
                 if counts.seen is not None:
                     foreseen = foresee_parents(counts.seen, foreseen)
-                _sleep(wake, wait_s if ahead_of is None else min(wait_s, AHEAD_LOOK_S), counts)
+                left_s = wait_s if ahead_of is None else min(wait_s, AHEAD_LOOK_S)
+                # Between passes it notices a signal, and a kill of both gateways, within the usual wait.
+                while left_s > 0 and not stopping:
+                    if _sleep(wake, min(left_s, QUIET_WAIT_S), counts) or not endpoints.are_served:
+                        break
+                    left_s -= QUIET_WAIT_S
     finally:
         agent.close()
         endpoints.close()
@@ -287,21 +292,25 @@ def _listen(home: Home) -> socket.socket:
     return wake
 
 
-def _sleep(wake: socket.socket, wait_s: float, counts: PassCounts) -> None:
-    """Wait for a datagram or a timeout, and treat all datagrams that arrived together as one.
+def _sleep(wake: socket.socket, wait_s: float, counts: PassCounts) -> bool:
+    """Wait for a datagram or a timeout, treat all datagrams that arrived together as one, and return whether any came.
 
     A datagram from a socket with an address is a liveness probe, answered with the counters so far.
     """
     wake.settimeout(wait_s)
+    is_woken = False
     try:
         while True:
             _, asker = wake.recvfrom(1)
+            is_woken = True
             wake.setblocking(False)
             if asker:
                 with contextlib.suppress(OSError):  # the client has gone
                     wake.sendto(counts.dumps(), asker)
-    except (TimeoutError, BlockingIOError, InterruptedError):
-        return
+    except InterruptedError:
+        return True
+    except (TimeoutError, BlockingIOError):
+        return is_woken
 
 
 def _log_to(home: Home) -> None:

@@ -38,6 +38,7 @@ RESTART_S, RESTART_MOST_S = 0.2, 10.0
 HAND_ON_S = 0.5
 # A gateway that ran this long resets the delay.
 STEADY_S = 30.0
+LOCK = "gateway.lock"
 
 
 class Endpoints:
@@ -66,6 +67,12 @@ class Endpoints:
             # Left by the previous supervisor, perhaps with a gateway.
             return self._home.serving.exists()
         return bool(self._written["services"]) or self._door is not None or self._gateway is not None or self._is_ending
+
+    @property
+    def are_served(self) -> bool:
+        """Return whether a gateway is alive, if there are endpoints."""
+        has_endpoints = self._written is not None and bool(self._written["services"])
+        return not has_endpoints or is_locked(self._home.serving / LOCK)
 
     def update(self, snapshot: Snapshot) -> None:
         """Write the routes for the gateway, and keep a gateway running while there are endpoints."""
@@ -98,7 +105,7 @@ class Endpoints:
 
     def _watch(self) -> None:
         """Start a gateway if none is alive; one that keeps ending is restarted at growing intervals."""
-        lock_file = self._home.serving / "gateway.lock"
+        lock_file = self._home.serving / LOCK
         if self._gateway is not None and self._gateway.poll() is not None:
             log.warning("the gateway ended with %s", self._gateway.returncode)
             self._gateway = None
@@ -183,7 +190,7 @@ class Endpoints:
             )
 
     def _stop(self) -> None:
-        lock_file = self._home.serving / "gateway.lock"
+        lock_file = self._home.serving / LOCK
         # Told again until none is left: a standby that takes over just now did not hear it.
         self._is_ending = is_locked(lock_file)
         if self._is_ending:
