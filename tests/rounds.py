@@ -10,6 +10,11 @@ ASKED = "FAIRLEAD_CHAOS_ROUNDS"
 """So many rounds of each such test, and all of them without ``-m long``."""
 
 
+def parents_per_storm() -> int:
+    """Return how many sweeps or pipelines meet the kills of one storm: four where rounds are asked for, else one."""
+    return 4 if ASKED in os.environ else 1
+
+
 def rounds(few: int, many: int) -> list[int | ParameterSet]:
     """Seeds below ``many``, of which those from ``few`` on are long; or as many as somebody has asked for."""
     if ASKED in os.environ:

@@ -17,6 +17,7 @@ from tests.kubernetes.chaos.reckoning import LIVE, items, owner_of
 from tests.kubernetes.chaos.rounds import FAULTS, GIB, Round, begin_in
 from tests.kubernetes.chaos.world import World
 from tests.relay import LEGS, Relay
+from tests.rounds import parents_per_storm
 
 NUM_TRIALS = 40
 
@@ -195,7 +196,7 @@ class SweepRound(RelayRound):
     """A round of sweeps of forty trials, eight of each at once."""
 
     kind = "Sweep"
-    names = tuple(f"grid{number}" for number in range(4))
+    names = tuple(f"grid{number}" for number in range(parents_per_storm()))
     parts = tuple(str(number) for number in range(NUM_TRIALS))
     num_deeds = (8, 16)
     settle_s = 300.0

@@ -26,6 +26,7 @@ from fairlead.specs.workload import PIPELINE_VARIABLE
 from tests.kubernetes.chaos.parent_rounds import Parent, RelayRound
 from tests.kubernetes.chaos.rounds import FAULTS, begin_in
 from tests.kubernetes.chaos.world import World
+from tests.rounds import parents_per_storm
 from tests.waiting import until
 
 STEPS = tuple(f"s{number}" for number in range(12))
@@ -150,7 +151,7 @@ class PipelineRound(RelayRound):
     """A round of pipelines of twelve runs in three rows, each of which needs two of the row before."""
 
     kind: ClassVar[str] = "Pipeline"
-    names: ClassVar[tuple[str, ...]] = tuple(f"twelve{number}" for number in range(4))
+    names: ClassVar[tuple[str, ...]] = tuple(f"twelve{number}" for number in range(parents_per_storm()))
     parts: ClassVar[tuple[str, ...]] = (DRIVER, *STEPS)
     num_deeds: ClassVar[tuple[int, int]] = (8, 14)
     settle_s: ClassVar[float] = 300.0
