@@ -1,4 +1,4 @@
-"""What a run's reports cost its training step, also where writing a file takes long, paired with steps without them.
+"""Measures what reports cost a training step, also where writing a file takes long, paired with steps without them.
 
     python -m benchmarks.reports [--slow-ms 0,1.5,5] [--step-ms 20] [--seconds 60] [--json]
 

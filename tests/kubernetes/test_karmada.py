@@ -1,4 +1,4 @@
-"""What a control plane of Karmada is given: the scripts by which it reads runs, in Lua 5.1 as there, and its policy."""
+"""Objects for a control plane of Karmada: the scripts by which it reads runs, in Lua 5.1 as there, and its policy."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ INTERPRETER, POLICY = render_dispatch()
 
 
 def called(operation: str, function: str, *arguments: Any) -> Any:
-    """What a script returns; a tuple where it returns several values."""
+    """Return the result of a script; a tuple where it returns several values."""
     lua = lua51.LuaRuntime()
     lua.execute(INTERPRETER["spec"]["customizations"][operation]["luaScript"])
     returned = lua.globals()[function](*(lua.table_from(each, recursive=True) for each in arguments))

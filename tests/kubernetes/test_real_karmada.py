@@ -65,7 +65,7 @@ class World:
         self._environ = {**variables, "KUBECONFIG": str(home.kubeconfig())}
 
     def __call__(self, *arguments: str, problem: bool = False) -> str:
-        """What a command says, or why it was refused."""
+        """Return the output of a command, or its error where it was refused."""
         context = () if "--" in arguments else ("--context", "test")
         ended = subprocess.run(
             [sys.executable, "-m", "fairlead.cli.main", *arguments, *context],

@@ -42,7 +42,7 @@ RESTRICTED = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-"""What namespaces of Pod Security "restricted" ask for, which Katib's own configuration has not."""
+"""The security context that Pod Security "restricted" asks for and which Katib's own configuration lacks."""
 CONNECTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 LINE_MOST = 4096
 
