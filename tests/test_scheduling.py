@@ -150,8 +150,23 @@ def test_whoever_has_nothing_else_to_do_takes_part_when_that_pays(
     assert second.shutting_down
 
 
+def test_what_only_so_many_may_have_is_set_up_by_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SET_UPS, next(iter(SET_UPS)), SetUp(re.compile(""), workers=1, seconds=0.0, at_most=True))
+    scheduler = LongestFirst(2, {"a.py": 9.0, "b.py": 8.0, "c.py": 7.0}, shares("a.py", "b.py"))
+    first, second = begun(scheduler, 2)
+    while second.given:
+        second.run(scheduler)
+    assert second.shutting_down
+    assert scheduler.remove_node(first) == TESTS[0], "the owner dies"
+    heir = Fake()
+    joined(scheduler, heir)
+    while heir.given:
+        heir.run(scheduler)
+    assert scheduler.tests_finished, "what a dead worker had is no longer had"
+
+
 def test_one_worker_alone_comes_to_all_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = dict(zip(("a.py", "b.py"), SET_UPS, strict=True))
+    kinds = dict(zip(("a.py", "b.py", "c.py"), SET_UPS, strict=True))
     scheduler = LongestFirst(1, {"a.py": 9.0, "b.py": 8.0}, kinds.get)
     (worker,) = begun(scheduler, 1)
     while worker.given:
@@ -162,6 +177,7 @@ def test_one_worker_alone_comes_to_all_kinds(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_a_file_shares_shows_in_its_text(tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"
     for text, kind in [
+        ("with started(lambda: RealCluster(2), request) as made: ...  # namespace: str", "real nodes"),
         ("def test(plane: ControlPlane) -> None: ...", "control plane"),
         ("def test(namespace: str, cluster: KubernetesCluster) -> None: ...", "control plane"),
         ("torch = torch_or_skip()", "torch"),

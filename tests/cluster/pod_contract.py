@@ -26,6 +26,7 @@ class PodContract:
     """Pods: that they start once, end as told, and are seen as they are."""
 
     def test_a_gang_is_created_whole(self, harness: Harness) -> None:
+        before = harness.now()
         run = start(harness, replace(harness.program(), nodes=3))
         seen = pods(harness, run)
         assert set(seen) == {"0-0", "0-1", "0-2"}
@@ -33,7 +34,7 @@ class PodContract:
             (wanted,) = (m for m in members(run.spec, pod.node) if m.index == index)
             assert (pod.uid, pod.workload_uid) == (f"{run.uid}-0-{index}", run.uid)
             assert (pod.grant, pod.terminating_since, pod.exits) == (wanted.grant, None, ())
-            assert pod.created_at == pytest.approx(harness.now(), abs=harness.moment_s)
+            assert before - 1.0 <= pod.created_at <= harness.now()  # a cluster may tell whole seconds
 
     def test_each_start_of_an_elastic_gang_has_a_size_of_its_own(self, harness: Harness) -> None:
         spec = replace(harness.program(), nodes=1, most_nodes=3)

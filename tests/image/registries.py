@@ -34,6 +34,8 @@ from tests.waiting import until
 USER, PASSWORD = "ada", "secret"
 HTPASSWD = "ada:$2b$04$9FhzN3WItUQVwqqSriJlCeQjxprouZccPQVmUUJTZWjg0RRGHxowO\n"
 ISSUER, SERVICE = "tests", "registry"
+LIMIT_S = 600.0
+"""Of a registry: two versions of Fairlead's image of 180 MB are built and taken to nodes while it serves."""
 
 
 class Access(enum.Enum):
@@ -91,7 +93,7 @@ def registry(place: Path, access: Access = Access.NOTHING) -> Iterator[RegistryS
         (place / "config.yml").write_text(yaml.safe_dump(config))
         with server.log.open("w") as log:
             argv = [str(binary), "serve", str(place / "config.yml")]
-            child = stack.enter_context(Child(argv, stdout=log, stderr=subprocess.STDOUT))
+            child = stack.enter_context(Child(argv, limit_s=LIMIT_S, stdout=log, stderr=subprocess.STDOUT))
 
             def answers() -> bool:
                 assert child.poll() is None, server.log.read_text()

@@ -234,6 +234,10 @@ def test_a_layout_that_fails_is_taken_back_and_told_of(
         found: dict[str, str] = plane.request("GET", path)["metadata"].get("annotations") or {}
         return found
 
+    def others() -> list[dict[str, Any]]:
+        """Return the nodes that other tests have left."""
+        return [each["metadata"] for each in plane.request("GET", "/api/v1/nodes")["items"]]
+
     try:
         until(lambda: is_ready(plane.request("GET", path)))
         cluster.client.create(POOLS, write_object(a_pool(namespace)))
@@ -246,7 +250,7 @@ def test_a_layout_that_fails_is_taken_back_and_told_of(
         with operators.one(), manager.at_work():
             until(
                 lambda: "fairlead.dev/partitions-failed" in annotations() and WAY not in annotations(),
-                lambda: (annotations(), operators.said()),
+                lambda: (annotations(), cluster.named("small", namespace).status, others(), operators.said()),
                 timeout_s=120.0,
             )
         assert PARTS in json.loads(annotations()["fairlead.dev/partitions-failed"])

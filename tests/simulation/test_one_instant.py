@@ -22,7 +22,7 @@ from tests.simulation.worlds import pool
 MOST_PASSES = 40
 NUM_RUNS = 40
 # All 151 that were once looked at take nine minutes of two processors.
-NUM_WORLDS = 60
+NUM_WORLDS = 30
 # So many workers can look at those of one policy; some of its worlds take ten times as long as others.
 NUM_PARTS = 4
 # Worlds that went round: by what teams hold, by quotas, by estimates that were about to be over, by what is left to do.
