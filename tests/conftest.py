@@ -35,9 +35,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is long is slow, so that ``-m "not slow"`` leaves it out."""
+    """What is long or rare is slow, so that ``-m "not slow"`` leaves it out."""
     for item in items:
-        if item.get_closest_marker("long") is not None:
+        if item.get_closest_marker("long") is not None or item.get_closest_marker("rare") is not None:
             item.add_marker(pytest.mark.slow)
 
 

@@ -29,13 +29,13 @@ FAST = "pytest"
 LONG = "pytest -m long"
 
 
-def run(place: Path, **case: tuple[int, list[str]]) -> tuple[int, str, list[str]]:
+def run(place: Path, *, path: str = "", **case: tuple[int, list[str]]) -> tuple[int, str, list[str]]:
     """The status of the script where tests end so, the last line it says, and the calls of pytest."""
     (place / ".ci").mkdir()
     shutil.copy(RUN, place / ".ci" / "run")
     (place / "bootstrap.py").write_text(BOOTSTRAP)
     (place / "case.json").write_text(json.dumps(case))
-    environ = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    environ = {"PATH": f"{path}:{Path(sys.executable).parent}:/usr/bin:/bin"}
     ended = subprocess.run(
         ["bash", ".ci/run"], cwd=place, env=environ, capture_output=True, text=True, timeout=120, check=False
     )
@@ -79,7 +79,20 @@ def test_a_failure_without_a_failed_test_is_not_mended(tmp_path: Path) -> None:
 
 def test_the_limits_of_its_steps_end_it_in_time() -> None:
     script = RUN.read_text()
-    (promised,) = re.findall(r"within (\d+) minutes", script)
-    limits = dict(re.findall(r"\b(BUILD|TESTS|LONG|AGAIN)=(\d+)", script))
+    (promised,) = map(int, re.findall(r"within (\d+) minutes", script))
+    limits = {name: int(minutes) for name, minutes in re.findall(r"\b(BUILD|TESTS|AGAIN|ALL)=(\d+)", script)}
     assert len(limits) == 4
-    assert sum(map(int, limits.values())) < int(promised)
+    assert limits["ALL"] < promised, "the last step is killed a minute and a half after its limit"
+    assert limits["ALL"] - limits["BUILD"] - limits["TESTS"] - limits["AGAIN"] >= 40, (
+        "what the long tests have at least"
+    )
+
+
+def test_the_long_tests_have_the_time_that_the_others_leave(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin" / "timeout"
+    fake.write_text('#!/bin/bash\necho "$@" >> limits\nwhile [[ $1 == -* ]]; do shift; done; shift; exec "$@"\n')
+    fake.chmod(0o755)
+    run(tmp_path, path=str(fake.parent))
+    limits = [int(re.findall(r"(\d+)m ", line)[0]) for line in (tmp_path / "limits").read_text().splitlines()]
+    assert limits == [9, 24, 86 - 12]

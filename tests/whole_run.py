@@ -23,6 +23,8 @@ SECONDS = Path(__file__).with_name("seconds.json")
 What it took with ``-m long`` stands by itself: a file may have seconds of tests without it and minutes with it.
 """
 
+NUM_WORKERS, NUM_WORKERS_LONG = 6, 4
+
 SHORT_S = 2.0
 """Files that took less are in no record."""
 
@@ -35,6 +37,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> LongestFirst | None:
     return LongestFirst(
         len(config.getoption("tx")), _recorded()[_record_of(config)], lambda file: set_up_of(config.rootpath / file)
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For two processors. Most tests wait, while each of the long ones keeps a control plane or a model busy."""
+    return NUM_WORKERS_LONG if _record_of(config) == "long" else NUM_WORKERS
 
 
 @pytest.hookimpl

@@ -43,7 +43,7 @@ def faults_of(world: Round, has_small_disk: bool) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("seed", rounds(few=3, many=30))
+@pytest.mark.parametrize("seed", rounds(few=3, many=15))
 def test_no_fault_loses_repeats_or_doubles_work(seed: int, tmp_path: Path, small_disk: Path | None) -> None:
     home = (small_disk or tmp_path) / "home"
     world = begin(seed, home)

@@ -54,7 +54,7 @@ def steps() -> dict[str, Step]:
     return made
 
 
-@pytest.mark.parametrize("seed", rounds(few=1, many=20))
+@pytest.mark.parametrize("seed", rounds(few=1, many=10))
 def test_every_run_of_a_pipeline_begins_once_whatever_happens_to_its_driver(seed: int, tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     work.mkdir()

@@ -99,9 +99,11 @@ def test_a_run_with_its_files_is_followed_and_its_output_stays_when_it_is_stoppe
         until(lambda: _maps(cluster, desk) == [])
 
 
-CHATTY = """
+# Of two ranks more than the 10 MiB after which kubelet begins a new file.
+NUM_LINES = 60_000
+CHATTY = f"""
 import os, time
-for number in range(150_000):
+for number in range({NUM_LINES}):
     print(number, "x" * 90)
 print("all said", flush=True)
 time.sleep(600)
@@ -122,9 +124,9 @@ def test_what_kubelet_rotates_away_is_told_and_the_last_lines_come_alone(cluster
         note, lines = told[0], [each for each in told[1:] if each["text"] != "all said"]
         assert (note["stream"], note["rank"]) == ("f", 1)
         # On a fast node all is said before kubelet begins a new file, which then holds counts alone.
-        num_dropped = 150_001 - len(told[1:])
+        num_dropped = NUM_LINES + 1 - len(told[1:])
         assert note["text"].startswith(f"... {num_dropped:,} lines (")
-        assert [int(each["text"].split()[0]) for each in lines] == list(range(150_000 - len(lines), 150_000))
+        assert [int(each["text"].split()[0]) for each in lines] == list(range(NUM_LINES - len(lines), NUM_LINES))
         desk("stop", "chatty", timeout_s=120)
         until(lambda: "the pod is gone" in desk("logs", "chatty").out, timeout_s=60)
         desk("delete", "--yes", "chatty", timeout_s=120)

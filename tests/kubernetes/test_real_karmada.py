@@ -31,7 +31,7 @@ from tests.waiting import until
 
 CUT_OFF_S = 10.0
 """Seconds for which a member stays out of reach once Karmada has noticed, which here moves runs after one second."""
-pytestmark = [pytest.mark.kubernetes, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.rare, pytest.mark.timeout(900)]
 
 NAMESPACE = "default"
 TRAININGS = objects_path("Training", NAMESPACE)

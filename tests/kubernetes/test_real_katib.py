@@ -18,7 +18,7 @@ from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.katib import katib
 from tests.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.rare, pytest.mark.kubernetes]
 LABEL = "katib.kubeflow.org/metrics-collector-injection"
 
 

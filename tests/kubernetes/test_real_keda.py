@@ -19,7 +19,7 @@ from tests.kubernetes.testcluster.keda import keda
 from tests.metrics.conftest import serving
 from tests.waiting import until
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.rare
 
 
 @pytest.fixture
