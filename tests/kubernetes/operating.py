@@ -28,7 +28,7 @@ from tests.kubernetes.testcluster.engines import await_served
 from tests.waiting import until
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-SERVED_TIMEOUT_S = 30.0
+SERVED_TIMEOUT_S = 180.0  # with a fixture of the session all tests of its worker would fail
 GIB = 1024**3
 GPUS = 8
 OPERATED: set[tuple[str, str]] = set()
