@@ -141,6 +141,29 @@ class TestTrainingOperator:
         assert (run.status.attempt, run.status.reason.code) == (1, Code.PROGRAM_FAILED), told
         assert "failed with exit code 3" in run.status.reason.message
 
+    def test_how_a_rank_failed_while_there_was_no_operator_is_read_by_the_next_which_ends_the_others(
+        self, access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str
+    ) -> None:
+        cluster.submit(replace(handed(namespace, Engine.PYTORCHJOB), retry=Retry(program=0)))
+        pods, jobs = f"/api/v1/namespaces/{namespace}/pods", f"/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs"
+        with operating(access, namespace):
+            comes_to(cluster, "train", Phase.RUNNING)
+        first, _ = live_pods(cluster, namespace)
+        (container,) = plane.request("GET", f"{pods}/{first}")["status"]["containerStatuses"]
+        container |= {"ready": False, "started": False, "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}
+        failed = {"status": {"phase": "Failed", "containerStatuses": [container]}}
+        plane.request("PATCH", f"{pods}/{first}/status", failed, kind="merge-patch+json")
+
+        def has_failed() -> bool:
+            conditions = plane.request("GET", f"{jobs}/train-0")["status"]["conditions"]
+            return any(each["type"] == "Failed" and each["status"] == "True" for each in conditions)
+
+        until(has_failed)
+        with operating(access, namespace):
+            run = comes_to(cluster, "train", Phase.FAILED)
+            assert "failed with exit code 3" in run.status.reason.message
+            until(lambda: live_pods(cluster, namespace) == [])
+
     def test_mpi_says_what_keeps_its_launcher_away_and_then_has_it_and_a_worker_for_each_node(
         self, access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str
     ) -> None:

@@ -99,8 +99,8 @@ def test_a_run_with_its_files_is_followed_and_its_output_stays_when_it_is_stoppe
         until(lambda: _maps(cluster, desk) == [])
 
 
-# Of two ranks more than the 10 MiB after which kubelet begins a new file.
-NUM_LINES = 60_000
+# With what containerd puts before each line, more than the 10 MiB after which kubelet begins a new file.
+NUM_LINES = 90_000
 CHATTY = f"""
 import os, time
 for number in range({NUM_LINES}):
@@ -117,9 +117,9 @@ def test_what_kubelet_rotates_away_is_told_and_the_last_lines_come_alone(cluster
     (desk.directory / "train.py").write_text(CHATTY)
     with operating(desk):
         desk("run", "-d", write(desk, "chatty", 0))
-        until(lambda: "all said" in desk("logs", "chatty", "--tail", "2", "--rank", "0").out, timeout_s=240)
+        until(lambda: "all said" in desk("logs", "chatty", "--tail", "2", "--rank", "0").out, timeout_s=360)
         # kubelet looks every ten seconds.
-        until(lambda: "were dropped" in desk("status", "chatty").out, timeout_s=60)
+        until(lambda: "were dropped" in desk("status", "chatty").out, timeout_s=120)
         told = objects(desk("logs", "chatty", "--json", "--rank", "1").out)
         note, lines = told[0], [each for each in told[1:] if each["text"] != "all said"]
         assert (note["stream"], note["rank"]) == ("f", 1)

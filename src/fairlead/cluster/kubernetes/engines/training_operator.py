@@ -56,7 +56,7 @@ class KubeflowJob:
             "kind": self.kind,
             "metadata": metadata(start, self.engine),
             "spec": {
-                "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0, "suspend": queue is not None},
+                "runPolicy": {"cleanPodPolicy": "None", "suspend": queue is not None},
                 **more,
                 self.key: roles,
             },
