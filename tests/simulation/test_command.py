@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fairlead.cli.main import group
+from fairlead.cluster.local.home import Home
+from fairlead.control.simulation_reports import read_report, report_names
 from fairlead.errors import CannotFit, InvalidSpec
 
 POOL = "kind: Pool\nname: a\nnodes: 2\nhardware: {cpu: 64, memory: 256Gi, gpu: {model: A100, count: 4}}\n"
@@ -19,6 +21,13 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     trace.write_text(TRACE)
     cluster.write_text(POOL)
     return trace, cluster
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory for the reports."""
+    monkeypatch.setenv("FAIRLEAD_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
 
 
 def call(*arguments: object) -> Result:
@@ -105,6 +114,30 @@ def test_the_report_is_one_page_without_anything_from_elsewhere(files: tuple[Pat
     assert text.count("<svg") == text.count("<title>") - 1 == 4
     assert "<td>vision</td>" in text
     assert not any(mark in text for mark in ("http:", "https:", "<script", "src="))
+
+
+def test_the_report_is_kept_for_the_page_unless_told_otherwise(files: tuple[Path, Path], home: Path) -> None:
+    told = call(files[0], "--cluster", files[1], "--no-keep")
+    assert "fairlead ui" not in told.stderr
+    assert not home.exists()
+    told = call(files[0], "--cluster", files[1], "--declare", 1.5, "--seed", 20261127, "--policy", "fifo", "--json")
+    assert "`fairlead ui` shows this report under Simulations." in told.stderr
+    (name,) = report_names(Home.open(home))
+    report = read_report(Home.open(home), name)
+    assert (report.title, report.num_runs) == ("trace.csv on cluster.yaml", 3)
+    assert report.settings == ("--declare 1.5", "--seed 20261127")
+    assert [each.policy for each in report.policies] == ["fifo"]
+
+
+def test_a_simulation_succeeds_where_no_report_can_be_kept(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FAIRLEAD_HOME", str(tmp_path / "file"))
+    told = call(files[0], "--cluster", files[1])
+    assert told.exit_code == 0
+    assert "The report is not kept for the web page: " in told.stderr
+    assert "2h on 2 nodes" in told.stdout
 
 
 def test_what_cannot_be_simulated_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:

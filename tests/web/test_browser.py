@@ -80,7 +80,16 @@ def of_every_kind(world: World) -> list[str]:
         world.cluster.store._db.execute("UPDATE workloads SET parent = ? WHERE uid = ?", (sweep.uid, child.uid))
         world.pod(child, progress=Progress(step=3, loss=0.5 + number))
     runs = [f"/runs/{each.uid}" for each in found]
-    return [*VIEWS, *runs, "/?state=Failed", "/?kind=Sweep", "/cost?by=day", "/cost?by=account"]
+    report = world.simulation("day.csv on shared.yaml", policies=("fifo", "default"), settings=("--declare 2",))
+    return [
+        *VIEWS,
+        *runs,
+        f"/simulations/{report}",
+        "/?state=Failed",
+        "/?kind=Sweep",
+        "/cost?by=day",
+        "/cost?by=account",
+    ]
 
 
 KINDS = """

@@ -106,6 +106,15 @@ def _of_a_fleet(world: World, text: str) -> str:
     return "/fleets"
 
 
+def _by_report(world: World, text: str) -> str:
+    return f"/simulations/{world.simulation(text, settings=(text,), team=text)}"
+
+
+def _in_the_reports(world: World, text: str) -> str:
+    world.simulation(text, settings=(text,))
+    return "/simulations"
+
+
 def _by_query(parameter: str, page: str = "/") -> Callable[[World, str], str]:
     def make(world: World, text: str) -> str:
         return f"{page}?{urllib.parse.urlencode({parameter: text})}"
@@ -145,6 +154,8 @@ FIELDS: dict[str, Callable[[World, str], str]] = {
     "such a team": _of_a_team,
     "such a team in the queue": _in_the_queue,
     "whatever a fleet says": _of_a_fleet,
+    "a report of a simulation": _by_report,
+    "the listing of reports": _in_the_reports,
 }
 
 

@@ -12,16 +12,22 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.store import Observation
 from fairlead.cluster.local.tables import PodRow
 from fairlead.control.fleets.journal import ClusterNote, FleetJournal
+from fairlead.control.outcomes import summary
+from fairlead.control.simulation import simulate
+from fairlead.control.simulation_reports import keep_report, report_of
 from fairlead.specs.fleet import Fleet, Member
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Training
 from fairlead.state.fleets import FleetRun
 from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.scheduling_policy import POLICIES
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Grant, Intent, Phase, PodPhase, Progress, RankExit, Status, Workload
 from fairlead.web.readers import Readers
 from tests.builders import training
+from tests.simulation.worlds import pool
+from tests.simulation.worlds import run as simulated_run
 
 NOW = time.time()
 NODE = "localhost"
@@ -138,6 +144,26 @@ class World:
         }
         journal.record(changed, notes, NOW - 30)
         journal.close()
+
+    def simulation(
+        self,
+        title: str,
+        *,
+        policies: tuple[str, ...] = ("default",),
+        settings: tuple[str, ...] = (),
+        at: float = NOW,
+        team: str = "vision",
+    ) -> str:
+        """Keep the report of a small simulation; its name."""
+        pools = [pool("a100", price=12.0)]
+        arrivals = [
+            simulated_run("first", 0, 3600),
+            simulated_run("second", 0, 7200, team=team),
+            simulated_run("third", 60, 60),
+        ]
+        outcomes = [(each, simulate(arrivals, pools, rules=POLICIES[each])) for each in policies]
+        results = [(each, outcome, summary(outcome)) for each, outcome in outcomes]
+        return keep_report(self.cluster.home, report_of(title, settings, results, at))
 
     def look(self, address: str, status: int = 200) -> Seen:
         """The page at an address."""

@@ -6,8 +6,8 @@ Lines also differ in dashes, and every plot has a description for screen readers
 
 import html
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
+from fairlead.control.outcomes import thinned
 from fairlead.frozen import dataclass
 
 WIDTH, HEIGHT, LEFT, RIGHT, FOOT, HEAD = 640, 230, 52, 14, 34, 12
@@ -84,7 +84,7 @@ def _svg(what: str, height: int, content: str) -> str:
 
 
 def _path(line: Line, span: float, top: float) -> str:
-    steps = _thinned(line.steps)
+    steps = thinned(line.steps, MOST_POINTS)
     path = [f"M{_x(0.0):.1f},{_y(steps[0][1] / top if steps and steps[0][0] <= 0 else 0.0):.1f}"]
     path += [f"H{_x(min(at, span) / span):.1f}V{_y(level / top):.1f}" for at, level in steps]
     path.append(f"H{_x(1.0):.1f}")
@@ -105,15 +105,3 @@ def _unit(span_s: float) -> tuple[float, str]:
         if span_s >= 3 * unit_s:
             return unit_s, unit
     return 1.0, "s"
-
-
-def _thinned(steps: Steps) -> Steps:
-    """Reduce steps to at most ``MOST_POINTS``, each the maximum of those it replaces."""
-    if len(steps) <= MOST_POINTS:
-        return steps
-    edges = [len(steps) * part // MOST_POINTS for part in range(MOST_POINTS + 1)]
-    return [
-        (steps[first][0], max(level for _, level in steps[first:last]))
-        for first, last in pairwise(edges)
-        if last > first
-    ]

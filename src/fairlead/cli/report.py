@@ -3,9 +3,9 @@
 import html
 from collections.abc import Callable, Sequence
 
-from fairlead.cli.figures import Result, pool_rows, team_rows
-from fairlead.cli.plots import MOST_LINES, NUM_COLOURS, Bar, Line, Steps, bars, plot
-from fairlead.control.outcomes import Outcome, gpus_held, gpus_there, queue_length, time_spent
+from fairlead.cli.plots import MOST_LINES, NUM_COLOURS, Bar, Line, bars, plot
+from fairlead.control.outcomes import Outcome, gpus_held, gpus_there, queue_length, time_spent, wait_shares
+from fairlead.control.simulation_figures import Result, pool_rows, summaries_of, team_rows
 from fairlead.text.quantities import describe_duration
 
 # Uses of GPU time, with the number of their colour.
@@ -20,7 +20,7 @@ DASHES = ("none", "7 3", "2 3", "10 3 2 3", "4 4", "1 2", "none", "none")
 
 def render(title: str, results: Sequence[Result]) -> str:
     """Render the page, with the tables that the command prints."""
-    outcome = results[0][1]
+    outcome, summaries = results[0][1], summaries_of(results)
     sections = "".join(f"<section><h2>{name}</h2>{content}</section>" for name, content in _sections(results))
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
@@ -28,7 +28,7 @@ def render(title: str, results: Sequence[Result]) -> str:
         f"<title>{html.escape(title)}</title><style>{_style()}</style></head><body><main>"
         f"<h1>{html.escape(title)}</h1>"
         f"<p>{len(outcome.runs)} runs on at most {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs.</p>"
-        f"{_table(team_rows(results))}{_table(pool_rows(results))}{sections}</main></body></html>\n"
+        f"{_table(team_rows(summaries))}{_table(pool_rows(summaries))}{sections}</main></body></html>\n"
     )
 
 
@@ -103,15 +103,10 @@ def _waits(outcome: Outcome, longest: float) -> str:
         by_team.setdefault(run.team, []).append(run.waited_s)
     largest = sorted(by_team, key=lambda team: (-len(by_team[team]), team))[: MOST_LINES - 1]
     shown = sorted(largest) if len(by_team) > 1 else []
-    lines = [Line(name=team, steps=_shares(by_team[team]), colour=number) for number, team in enumerate(shown)]
-    whole = Line(name="all runs", steps=_shares([run.waited_s for run in outcome.runs]), colour=6)
+    lines = [Line(name=team, steps=wait_shares(by_team[team]), colour=number) for number, team in enumerate(shown)]
+    whole = Line(name="all runs", steps=wait_shares([run.waited_s for run in outcome.runs]), colour=6)
     what = f"Shares of runs by how long they waited, at most {describe_duration(longest)}, for each team"
     return plot(what, [whole, *lines], span=longest, top=1.0, say=lambda share: f"{share:.0%}")
-
-
-def _shares(waits: Sequence[float | None]) -> Steps:
-    known = sorted(wait for wait in waits if wait is not None)
-    return [(wait, (index + 1) / len(waits)) for index, wait in enumerate(known)]
 
 
 def _number(level: float) -> str:

@@ -67,6 +67,11 @@ def _builder(kind: Any) -> Callable[[Any], Any]:
     if origin is tuple:
         item = get_args(kind)[0]
         return lambda value: tuple(_build(item, each) for each in value)
+    if origin in (dict, Mapping):
+        read = _builder(get_args(kind)[1])
+        if read is _same:
+            return _same
+        return lambda value: {name: _build(get_args(kind)[1], each) for name, each in value.items()}
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         inner = {each.name: hints[each.name] for each in fields(kind)}

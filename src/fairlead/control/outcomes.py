@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
 from fairlead.control.spending import Spent, Uses, prices_of, spent_by, uses_of
@@ -233,6 +234,23 @@ def queue_length(outcome: Outcome) -> Steps:
     return _steps(
         (run.arrived_s, outcome.ended_s if run.started_s is None else run.started_s, 1.0) for run in outcome.runs
     )
+
+
+def wait_shares(waits: Sequence[float | None]) -> Steps:
+    """Return the share of runs that waited no longer than a time, as steps (seconds, share); None never started."""
+    known = sorted(wait for wait in waits if wait is not None)
+    return [(wait, (index + 1) / len(waits)) for index, wait in enumerate(known)]
+
+
+def thinned(steps: Sequence[tuple[float, float]], most: int) -> Sequence[tuple[float, float]]:
+    """Reduce steps to at most so many: the last one, and the highest of each stretch before, from its beginning on."""
+    if len(steps) <= most:
+        return steps
+    edges = [(len(steps) - 1) * part // (most - 1) for part in range(most)]
+    return [
+        *((steps[first][0], max(level for _, level in steps[first:last])) for first, last in pairwise(edges)),
+        steps[-1],
+    ]
 
 
 def _steps(spans: Iterable[tuple[float, float, float]]) -> Steps:

@@ -10,6 +10,7 @@ from fairlead.web.views.cost import cost
 from fairlead.web.views.fleets import fleets
 from fairlead.web.views.queue import queue
 from fairlead.web.views.runs import runs
+from fairlead.web.views.simulations import simulation, simulations
 from fairlead.web.views.teams import teams
 from fairlead.web.views.workload import workload
 
@@ -20,6 +21,7 @@ VIEWS: dict[str, Callable[[Question], Answer]] = {
     "/fleets": fleets,
     "/teams": teams,
     "/cost": cost,
+    "/simulations": simulations,
 }
 """Views by address, in the order of the menu."""
 
@@ -30,11 +32,13 @@ MENU = (
     ("/fleets", "Fleets", "f"),
     ("/teams", "Teams", "t"),
     ("/cost", "Cost", "m"),
+    ("/simulations", "Simulations", "s"),
 )
 """Address, name and the key that goes there after ``g``."""
 
 MOST_ADDRESS = 2_000
 _RUN = re.compile(r"/runs/([0-9a-zA-Z][0-9a-zA-Z.-]{0,200})")
+_SIMULATION = re.compile(r"/simulations/([0-9a-f-]{1,40})")
 
 
 def split(address: str) -> tuple[str, dict[str, str]]:
@@ -65,7 +69,8 @@ def answer(path: str, question: Question) -> Answer:
     view = VIEWS.get(path)
     if view is not None:
         return view(question)
-    found = _RUN.fullmatch(path)
-    if found is None:
-        raise Missing("There is no such page. The menu above has all of them.")
-    return workload(question, found[1])
+    if found := _RUN.fullmatch(path):
+        return workload(question, found[1])
+    if found := _SIMULATION.fullmatch(path):
+        return simulation(question, found[1])
+    raise Missing("There is no such page. The menu above has all of them.")

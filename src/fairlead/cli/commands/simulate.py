@@ -1,13 +1,14 @@
 """``fairlead simulate``: replay a trace with the production decisions on a simulated cluster."""
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.show import as_json, table
-from fairlead.errors import CannotFit, InvalidSpec
+from fairlead.cli.show import as_json, message, table
+from fairlead.errors import CannotFit, ClusterError, InvalidSpec
 from fairlead.state.scheduling_policy import POLICIES
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from fairlead.control.outcomes import Outcome
     from fairlead.control.simulation import World
+    from fairlead.control.simulation_figures import Result
     from fairlead.specs.pool import Pool
     from fairlead.specs.simulation import Simulation
     from fairlead.specs.team import Team
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="Write a report with plots to this file.",
 )
+@click.option("--no-keep", is_flag=True, help="Do not keep the report for the web page.")
 @click.option("--json", "json_", is_flag=True, help="Print a JSON object per policy, with the figures and every run.")
 def simulate(
     trace: Path | None,
@@ -66,6 +69,7 @@ def simulate(
     expect: float | None,
     seed: int,
     html: Path | None,
+    no_keep: bool,
     json_: bool,
 ) -> None:
     """Replay TRACE on the nodes of a cluster file, with the scheduler of real runs.
@@ -73,11 +77,13 @@ def simulate(
     TRACE is a CSV table with submit_s and duration_s (and name, team, nodes, gpu, cpu, memory, priority and more),
     a table of the Philly or Muri traces, or a file of Trainings that have a max_duration. With --from-cluster it is a
     cluster's own history.
+
+    The newest reports are kept in the state directory, and `fairlead ui` shows them.
     """
-    from fairlead.cli.figures import as_data, in_all, pool_rows, team_rows
     from fairlead.cli.report import render
     from fairlead.control.outcomes import summary
     from fairlead.control.simulation import World, declared, expected, never_fits
+    from fairlead.control.simulation_figures import as_data, in_all, pool_rows, summaries_of, team_rows
 
     if from_cluster:
         if trace is not None:
@@ -113,15 +119,31 @@ def simulate(
         for result in results:
             print(as_json(as_data(result, seed)))
     else:
-        print(table(team_rows(results)))
+        print(table(team_rows(summaries_of(results))))
         if len(pools) > 1 or assumed:
-            print(table(pool_rows(results)))
+            print(table(pool_rows(summaries_of(results))))
         for name, outcome, figures in results:
             for line in in_all(outcome, figures):
                 print(f"{name + ': ' if len(results) > 1 else ''}{line}")
     if html is not None:
         html.write_text(render(title, results), encoding="utf-8")
-        print(f"Report: {html}", file=sys.stderr)
+        message(f"Report: {html}")
+    if not no_keep:
+        settings = (("--declare", declare), ("--expect", expect), ("--seed", seed or None))
+        _keep(title, [f"{option} {value:.15g}" for option, value in settings if value is not None], results)
+
+
+def _keep(title: str, settings: list[str], results: "list[Result]") -> None:
+    """Keep the report for the web page; the simulation succeeds without."""
+    from fairlead.cluster.local.home import Home
+    from fairlead.control.simulation_reports import keep_report, report_of
+
+    try:
+        keep_report(Home.open(), report_of(title, settings, results, time.time()))
+    except ClusterError as error:
+        message(f"The report is not kept for the web page: {error}")
+    else:
+        message("`fairlead ui` shows this report under Simulations.")
 
 
 def _from_cluster(place: dict[str, str | None], save: Path | None) -> tuple[str, "Replay"]:

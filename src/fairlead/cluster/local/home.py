@@ -88,6 +88,11 @@ class Home:
         return self.path / "gpus.json"
 
     @property
+    def simulations(self) -> Path:
+        """Return the directory of reports of simulations, a file each."""
+        return self.path / "simulations"
+
+    @property
     def artefacts(self) -> Path:
         """Return the directory of outputs of pipelines and versions of models, by the hash of their content."""
         return self.path / "artefacts"

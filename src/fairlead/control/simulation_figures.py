@@ -16,6 +16,7 @@ from fairlead.control.spending import Uses
 from fairlead.text.quantities import describe_duration
 
 Result = tuple[str, Outcome, Summary]
+Summarized = tuple[str, Summary]
 Row = tuple[str, ...]
 
 _TEAMS = (
@@ -25,18 +26,23 @@ _TEAMS = (
 _POOLS = ("pool", "type", "node hours", "GPU hours", "held", "down", "per GPU hour", "cost")
 
 
-def team_rows(results: Sequence[Result]) -> list[Row]:
+def summaries_of(results: Sequence[Result]) -> list[Summarized]:
+    """Return the summary of each policy."""
+    return [(policy, summary) for policy, _, summary in results]
+
+
+def team_rows(results: Sequence[Summarized]) -> list[Row]:
     """Return the header, then for each policy a row per team, if there are several, and one for all."""
     rows = []
-    for policy, _, summary in results:
+    for policy, summary in results:
         teams = summary.teams.items() if len(summary.teams) > 1 else ()
         rows += [(policy, *_team_row(team, figures)) for team, figures in (*teams, ("all", summary.whole))]
     return _without_lone_policy(results, [("policy", *_TEAMS), *rows])
 
 
-def pool_rows(results: Sequence[Result]) -> list[Row]:
+def pool_rows(results: Sequence[Summarized]) -> list[Row]:
     """Return the header, then for each policy a row per pool."""
-    rows = [(policy, *_pool_row(name, uses)) for policy, _, each in results for name, uses in each.pools.items()]
+    rows = [(policy, *_pool_row(name, uses)) for policy, each in results for name, uses in each.pools.items()]
     return _without_lone_policy(results, [("policy", *_POOLS), *rows])
 
 
@@ -83,7 +89,7 @@ def _team_row(team: str, figures: Figures) -> Row:
     counts = (str(figures.num_runs), str(figures.unfinished))
     goodput = "-" if figures.goodput is None else f"{figures.goodput:.1%}"
     hours = (f"{figures.gpu_hours:,.1f}", f"{figures.redone_gpu_hours:,.1f}")
-    return (team, *counts, *said, str(figures.interruptions), *hours, goodput, _dollars(figures.cost))
+    return (team, *counts, *said, str(figures.interruptions), *hours, goodput, describe_cost(figures.cost))
 
 
 def _pool_row(name: str, uses: Uses) -> Row:
@@ -92,12 +98,21 @@ def _pool_row(name: str, uses: Uses) -> Row:
         f"{hours / there:.1%}" if uses.gpu_hours else "-" for hours in (uses.held_gpu_hours, uses.down_gpu_hours)
     )
     hours = (f"{uses.node_hours:,.1f}", f"{uses.gpu_hours:,.1f}")
-    return (name, uses.capacity_type, *hours, held, down, _dollars(uses.price_per_gpu_hour), _dollars(uses.cost))
+    return (
+        name,
+        uses.capacity_type,
+        *hours,
+        held,
+        down,
+        describe_cost(uses.price_per_gpu_hour),
+        describe_cost(uses.cost),
+    )
 
 
-def _dollars(amount: float | None) -> str:
+def describe_cost(amount: float | None) -> str:
+    """Format dollars; a dash where a price is unknown."""
     return "-" if amount is None else f"${amount:,.2f}"
 
 
-def _without_lone_policy(results: Sequence[Result], rows: list[Row]) -> list[Row]:
+def _without_lone_policy(results: Sequence[Summarized], rows: list[Row]) -> list[Row]:
     return rows if len(results) > 1 else [row[1:] for row in rows]
