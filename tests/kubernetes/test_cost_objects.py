@@ -4,13 +4,15 @@ import random
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from fairlead.cluster.kubernetes.client.published_costs import PublishedCosts
 from fairlead.cluster.kubernetes.manifests import cost_objects
-from fairlead.cluster.kubernetes.manifests.cost_objects import WHOLE, DayCosts, read_costs, render_costs
+from fairlead.cluster.kubernetes.manifests.cost_objects import WHOLE, DayCosts, of_team, read_costs, render_costs
 from fairlead.cluster.ledger_tables import Grouping
+from fairlead.errors import NotFound
 from fairlead.ledger.bills import Line
 from fairlead.ledger.usage import Holder, Use
 
@@ -78,3 +80,31 @@ def test_of_few_runs_each_is_a_row_of_its_node() -> None:
     costs = a_day_of_sweeps()
     few = DayCosts(day=DAY, at=costs.at, lines=costs.lines[:200], pools=costs.pools)
     assert read_costs(render_costs(few, WHOLE, "fairlead-system"), DAY) == few
+
+
+def test_the_load_of_days_is_the_sum_of_theirs_since_it_was_first_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_objects, "MOST_BYTES", ROOM)
+    costs = a_day_of_sweeps()
+    loads: list[dict[str, tuple[int, ...]] | None] = [
+        None,
+        {"pool-0": (50, 7)},
+        {},
+        {"pool-0": (9,), "pool-1": (3, 3, 3)},
+    ]
+    days = tuple(
+        read_costs(
+            render_costs(replace(costs, day=DAY + number, at=(DAY + number + 0.5) * 86_400, loads=each), WHOLE, "x"),
+            DAY + number,
+        )
+        for number, each in enumerate(loads)
+    )
+    found = PublishedCosts(days=days, team="vision").load()
+    assert found.pools == {"pool-0": (59, 7), "pool-1": (3, 3, 3)}
+    assert (found.start, found.end, found.team) == ((DAY + 1) * 86_400, (DAY + 3.5) * 86_400, "vision")
+    with pytest.raises(NotFound, match="recorded no load"):
+        PublishedCosts(days=days[:1], team=None).load()
+
+
+def test_a_team_is_shown_its_own_load() -> None:
+    costs = replace(a_day_of_sweeps(), loads={"pool-0": (100, 60)})
+    assert of_team(costs, "team-1", {"pool-0": (40,)}).loads == {"pool-0": (40,)}

@@ -1,13 +1,16 @@
 """The operator charges each pod once for what it held, whoever led when, and tells what it cost."""
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from prometheus_client.parser import text_string_to_metric_families
 
+from fairlead.cli.main import group
 from fairlead.cluster.cost_rows import cost_rows
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access
@@ -23,12 +26,14 @@ from fairlead.cluster.kubernetes.operator.runs import gpu_telemetry
 from fairlead.cluster.ledger_tables import Grouping
 from fairlead.errors import NotFound
 from fairlead.ledger.bills import PriceChange, cost_of
+from fairlead.ledger.comparison import busy_levels
 from fairlead.ledger.usage import WHOLE, Interval, Use
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.specs.training import Idle
 from fairlead.state.snapshot import Intent, Phase
 from fairlead.text.money import MICROUSD
 from tests.kubernetes.operating import GPUS, HARMLESS, comes_to, gang, operating
+from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.waiting import until
 
 DOLLARS = 36.0  # an hour of a node: a cent a second
@@ -206,6 +211,40 @@ def test_costs_are_read_with_the_rights_of_the_person(
     # All nodes are billed from their beginning, whoever held them.
     assert bill.billed_microusd == sum(line.microusd for line in bill.lines)
     assert set(bill.billed) >= {"a-gpu-0", "a-gpu-1"}
+
+
+def test_ways_to_pay_are_compared_for_the_load_that_the_operator_recorded(
+    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig(namespace=namespace)))
+
+    def compared(*arguments: str) -> Result:
+        given = ["cost", "compare", "--on-demand", "2", "--reserved", "1", *arguments]
+        return CliRunner().invoke(group, given, catch_exceptions=True)
+
+    def load() -> dict[str, Any]:
+        # Those of the team are the only ones here: the operator's namespace is another one's.
+        told = compared("-n", namespace, "--json")
+        return json.loads(told.stdout) if told.exit_code == 0 else {}
+
+    # Both pods of the first are on nodes of their own, and the second is beside one of them.
+    cluster.submit(gang(namespace, "wide", nodes=2, gpus=GPUS // 2 + 1, run="3s"))
+    cluster.submit(gang(namespace, "beside", nodes=1, gpus=1, run="1s"))
+    with operating(access, namespace, ledger=place, costs_s=0.5):
+        uids = [comes_to(cluster, name, Phase.SUCCEEDED).uid for name in ("wide", "beside")]
+        until(lambda: not held_now(place))
+        spans = [(each.node, each.start_ms, each.end_ms) for uid in uids for each in intervals(place, uid)]
+        expected = busy_levels(spans)
+        until(lambda: load().get("busy_s") == [each / 1000 for each in expected], load)
+    assert len(expected) == 2
+    told = load()
+    assert told["load"].startswith(f"namespace {namespace} on ")
+    assert told["microusd_alone"]["on-demand"] == pytest.approx(sum(expected) * 2_000_000 / 3_600_000, abs=2)
+    assert expected[0] / 1000 <= told["length_s"] <= 2 * 86_400  # the whole day so far
+    refused = compared("-n", namespace, "--pool", "nothing")
+    assert refused.exit_code == 2
+    assert "They held nodes of: " in refused.stderr
 
 
 def test_metrics_have_what_a_run_and_its_team_cost(

@@ -312,7 +312,7 @@ def test_what_no_run_holds_is_billed_as_what_it_is_for_from_when_it_was_bound(tm
     costs = second.costs_of(int(NOW) // 86400, NOW + 10 * 3600)
     second.rest()
     assert costs is not None
-    bill, _ = costs
+    bill = costs.statement
     # The node's cores are 8 less what a run's reporter takes there.
     cores = 8.0 - REPORTER_CPU_MILLI / 1000
     hours = {line.use: line.microusd / 8e6 * cores for line in bill.lines}
@@ -332,4 +332,4 @@ def test_an_operator_of_one_namespace_bills_nothing_of_others(tmp_path: Path) ->
     costs = keeper.costs_of(int(NOW) // 86400, NOW + 3600)
     keeper.rest()
     assert costs is not None
-    assert {line.use for line in costs[0].lines} == {Use.IDLE}
+    assert {line.use for line in costs.statement.lines} == {Use.IDLE}

@@ -33,7 +33,7 @@ class Ledger:
             Line(node="n", key=HOLDER, use=Use.PRODUCTIVE, microusd=len(self.read), unit_ms=1),
             Line(node="n", key=None, use=Use.IDLE, microusd=10, unit_ms=1),
         )
-        return Statement(billed={"n": sum(line.microusd for line in lines)}, lines=lines), SimpleNamespace()
+        return SimpleNamespace(statement=Statement(billed={"n": sum(line.microusd for line in lines)}, lines=lines))
 
 
 def costs(ledger: Ledger) -> MonthCosts:

@@ -1,13 +1,22 @@
 """Cloud or own: the mix is the cheapest of all, and a load is divided into levels."""
 
-from itertools import product
+from itertools import product, zip_longest
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.ledger.comparison import Payment, break_even, cheapest_mix, cost_of, level_times, load_of
-from fairlead.ledger.usage import HOUR_MS
+from fairlead.ledger.comparison import (
+    Payment,
+    break_even,
+    busy_levels,
+    cheapest_mix,
+    cost_of,
+    level_times,
+    load_of,
+    pool_loads,
+)
+from fairlead.ledger.usage import HOUR_MS, WHOLE, Holder, Interval, Use
 
 LENGTH_MS = 100 * HOUR_MS
 rates = st.integers(0, 20_000_000)
@@ -46,6 +55,52 @@ def test_a_load_is_divided_into_levels_that_are_nested() -> None:
     assert level_times([]) == []
     with pytest.raises(ValueError, match="times rise"):
         level_times([(5, 1), (4, 0)])
+
+
+spans = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 30), st.integers(1, 10)).map(
+        lambda each: (each[0], each[1], each[1] + each[2])
+    ),
+    max_size=12,
+)
+
+
+@given(spans)
+def test_levels_are_how_long_so_many_nodes_were_busy_at_once(found: list[tuple[str, int, int]]) -> None:
+    counts = [len({node for node, start, end in found if start <= at < end}) for at in range(40)]
+    most = max(counts)
+    assert busy_levels(found) == [sum(count > level for count in counts) for level in range(most)]
+
+
+@given(spans)
+def test_levels_of_two_days_are_those_of_both(found: list[tuple[str, int, int]]) -> None:
+    days = [
+        [(node, max(s, low), min(e, low + 20)) for node, s, e in found if s < low + 20 and e > low] for low in (0, 20)
+    ]
+    summed = [sum(both) for both in zip_longest(*map(busy_levels, days), fillvalue=0)]
+    assert summed == busy_levels(found)
+
+
+def test_the_load_of_a_pool_counts_what_runs_held_of_its_nodes_within_the_window() -> None:
+    def held(node: str, team: str | None, start: int, end: int, share: int = WHOLE) -> Interval:
+        holder = None if team is None else Holder(uid="u", run="r", team=team, model="r")
+        return Interval(node=node, holder=holder, use=Use.PRODUCTIVE, start_ms=start, end_ms=end, share=share)
+
+    intervals = [
+        held("a", "vision", 0, 50),
+        held("a", "nlp", 20, 40, WHOLE // 2),
+        held("b", "nlp", 30, 60),
+        held("b", None, 0, 100),  # an agent of the node
+        held("b", "nlp", 0, 100, 0),  # a run without GPUs
+        held("c", "nlp", 90, 200),
+        held("a", "nlp", 200, 300),
+    ]
+    assert pool_loads(intervals, {"a": "gpu", "b": "gpu"}, 10, 110) == {
+        None: {"gpu": (50, 20), "": (20,)},
+        "vision": {"gpu": (40,)},
+        "nlp": {"gpu": (40, 10), "": (20,)},
+    }
+    assert pool_loads(intervals, {}, 300, 400) == {}
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

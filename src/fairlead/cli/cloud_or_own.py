@@ -1,7 +1,7 @@
 """Formats the comparison of cloud and owned nodes: each way to pay, the cheapest mix, the break-even, and a chart."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,12 +9,24 @@ from fairlead.cli.charts import Axis, Curve, chart
 from fairlead.cli.show import as_json, table
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.frozen import dataclass
-from fairlead.ledger.comparison import Mix, Payment, break_even, cheapest_mix, cost_of, level_times, load_of
+from fairlead.ledger.comparison import (
+    Mix,
+    Payment,
+    break_even,
+    busy_levels,
+    cheapest_mix,
+    cost_of,
+    level_times,
+    load_of,
+)
 from fairlead.ledger.prices import OwnedNode
 from fairlead.ledger.usage import HOUR_MS
 from fairlead.text.money import MICROUSD, describe_microusd
 from fairlead.text.quantities import describe_dollars, describe_duration, plural
 from fairlead.traces.reading import read_trace
+
+if TYPE_CHECKING:
+    from fairlead.cluster.kubernetes.client.user_client import UserClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +60,7 @@ class Offers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The busy time of each node, the busiest first, out of ``length_ms`` milliseconds."""
+    """The busy time of each level of a load, the first one first, out of ``length_ms`` milliseconds."""
 
     name: str
     busy_ms: tuple[int, ...]
@@ -57,13 +69,31 @@ class Load:
 
 def load_of_machine(cluster: LocalCluster, since: float, until: float) -> Load:
     """Return the recorded load of this machine."""
-    spans = cluster.busy_spans(since=since, until=until)
-    busy = []
-    for node in sorted({node for node, _, _ in spans}):
-        # Concurrent runs count as one busy node.
-        changes = load_of(((start, end, 1) for name, start, end in spans if name == node), size=len(spans))
-        busy += level_times(changes)
-    return _load("this machine", busy, round((until - since) * 1000))
+    busy = busy_levels(cluster.busy_spans(since=since, until=until))
+    return Load(name="this machine", busy_ms=tuple(busy), length_ms=round((until - since) * 1000))
+
+
+def load_of_cluster(cluster: "UserClient", pool: str | None, since: float, until: float) -> Load:
+    """Return the recorded load of a pool of a cluster; without one, of the only pool that runs held.
+
+    Raises:
+        NotFound, NotAllowed: No load is recorded, or the user may not read any.
+        click.UsageError: Runs held several pools, or not this one.
+    """
+    found = cluster.load(since, until)
+    # A cluster without pools has one with an empty name.
+    names = ", ".join(map(repr, sorted(found.pools))) or "none"
+    if pool is None and len(found.pools) > 1:
+        raise click.UsageError(f"A node of one pool costs other than one of another: give --pool, one of {names}.")
+    if pool is not None and pool not in found.pools:
+        raise click.UsageError(f"Runs held no node of a pool {pool!r} in this time. They held nodes of: {names}.")
+    named = pool if pool is not None else next(iter(found.pools), "")
+    of_team = "" if found.team is None else f"namespace {found.team} on "
+    return Load(
+        name=f"{of_team}{f'pool {named} of ' if named else ''}{cluster.account}",
+        busy_ms=found.pools.get(named, ()),
+        length_ms=round((found.end - found.start) * 1000),
+    )
 
 
 def load_of_trace(path: Path, gpus: int) -> Load:
@@ -75,7 +105,7 @@ def load_of_trace(path: Path, gpus: int) -> Load:
     if not any(held for _, _, held in spans):
         raise click.UsageError(f"no run of {path} asks for a GPU.")
     changes = load_of(spans, size=gpus * 1000)
-    return _load(str(path), level_times(changes), changes[-1][0] - changes[0][0])
+    return Load(name=str(path), busy_ms=tuple(level_times(changes)), length_ms=changes[-1][0] - changes[0][0])
 
 
 def describe(load: Load, offers: Offers, *, json_: bool) -> str:
@@ -145,10 +175,6 @@ def draw(load: Load, offers: Offers) -> str:
 
 def _terms(node: OwnedNode) -> str:
     return ", ".join(f"{name} {describe_dollars(rate / MICROUSD)}" for name, rate in node.terms.items() if rate)
-
-
-def _load(name: str, busy: list[int], length_ms: int) -> Load:
-    return Load(name=name, busy_ms=tuple(sorted(busy, reverse=True)), length_ms=length_ms)
 
 
 def _json(load: Load, offers: Offers, mix: Mix, alone: dict[Payment, int]) -> dict[str, Any]:

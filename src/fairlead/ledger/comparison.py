@@ -6,12 +6,12 @@ is estimated: load and prices are given. Money is micro-dollars, prices are for 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from fairlead.frozen import dataclass
-from fairlead.ledger.usage import HOUR_MS
+from fairlead.ledger.usage import HOUR_MS, Interval
 
 
 class Payment(StrEnum):
@@ -64,14 +64,14 @@ def level_times(changes: Sequence[tuple[int, int]]) -> list[int]:
     Raises:
         ValueError: Times fall, or a number is negative.
     """
-    busy: list[int] = []
+    lasted: defaultdict[int, int] = defaultdict(int)
     for (at, count), (until, _) in pairwise(changes):
         if until < at or count < 0:
             raise ValueError("times rise, and numbers of nodes are not negative")
-        busy += [0] * (count - len(busy))
-        for level in range(count):
-            busy[level] += until - at
-    return busy
+        lasted[count] += until - at
+    # A level is busy for as long as it, or any level above it, is the last one that is.
+    busy = list(accumulate(lasted[count] for count in range(max(lasted, default=0), 0, -1)))
+    return busy[::-1]
 
 
 def load_of(spans: Iterable[tuple[int, int, int]], size: int = 1) -> list[tuple[int, int]]:
@@ -89,6 +89,43 @@ def load_of(spans: Iterable[tuple[int, int, int]], size: int = 1) -> list[tuple[
         now += deltas[at]
         changes.append((at, -(-now // size)))
     return changes
+
+
+def busy_levels(spans: Iterable[tuple[str, int, int]]) -> list[int]:
+    """Return the busy milliseconds of each level of a load: how long at least one node was busy, at least two, ...
+
+    Args:
+        spans: Nodes with the beginning and end, in milliseconds, of what was held of them. Several at once keep a node
+            busy once.
+    """
+    by_node: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for node, start, end in spans:
+        by_node[node].append((start, end, 1))
+    busy = []
+    for held in by_node.values():
+        changes = load_of(held, size=len(held))
+        busy += [(at, until, 1) for (at, count), (until, _) in pairwise(changes) if count]
+    return level_times(load_of(busy))
+
+
+def pool_loads(
+    intervals: Iterable[Interval], pools: Mapping[str, str], start_ms: int, end_ms: int
+) -> dict[str | None, dict[str, tuple[int, ...]]]:
+    """Return the load that runs were on each pool within a window, as ``busy_levels``: of each team, and None for all.
+
+    Args:
+        pools: The pool of each node; the nodes without one are a pool with an empty name.
+    """
+    spans: defaultdict[tuple[str | None, str], list[tuple[str, int, int]]] = defaultdict(list)
+    for each in intervals:
+        if each.holder is not None and each.share and each.overlap_ms(start_ms, end_ms):
+            span = each.node, max(each.start_ms, start_ms), min(each.end_ms, end_ms)
+            for team in (None, each.holder.team):
+                spans[team, pools.get(each.node, "")].append(span)
+    loads: defaultdict[str | None, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for (team, pool), found in spans.items():
+        loads[team][pool] = tuple(busy_levels(found))
+    return dict(loads)
 
 
 def cheapest_mix(
@@ -119,20 +156,20 @@ def cheapest_mix(
     # levels: exchanging two levels that lie otherwise costs no more. How many of each is left, which is dynamic
     # programming.
     ways = sorted(prices, key=lambda way: (0 if way.is_fixed else prices[way]) + _egress(way, egress))
-    best: dict[int, tuple[int, tuple[Payment, ...]]] = {0: (0, ())}
+    costs = {way: [cost_of(way, busy, length_ms, prices[way], egress=egress) for busy in busy_ms] for way in ways}
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for way in ways:
-        after: dict[int, tuple[int, tuple[Payment, ...]]] = {}
-        for level, (amount, chosen) in best.items():
-            cost = amount
-            for more in range(min(bounds[way], len(busy_ms) - level) + 1):
-                if more:
-                    cost += cost_of(way, busy_ms[level + more - 1], length_ms, prices[way], egress=egress)
+        after: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for level, (amount, counts) in best.items():
+            most_here = min(bounds[way], len(busy_ms) - level)
+            for more, cost in enumerate(accumulate(costs[way][level : level + most_here], initial=amount)):
                 if level + more not in after or cost < after[level + more][0]:
-                    after[level + more] = cost, (*chosen, *[way] * more)
+                    after[level + more] = cost, (*counts, more)
         best = after
+    payments = [way for way, count in zip(ways, best[len(busy_ms)][1], strict=True) for _ in range(count)]
     levels = (
-        Level(busy_ms=busy, payment=way, microusd=cost_of(way, busy, length_ms, prices[way], egress=egress))
-        for busy, way in zip(busy_ms, best[len(busy_ms)][1], strict=True)
+        Level(busy_ms=busy, payment=way, microusd=costs[way][level])
+        for level, (busy, way) in enumerate(zip(busy_ms, payments, strict=True))
     )
     return Mix(length_ms=length_ms, levels=tuple(levels))
 

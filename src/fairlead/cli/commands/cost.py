@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from fairlead.cli.moments import Moment
 from fairlead.cli.pricing import Dollars, Number, owned_node, owned_options
@@ -27,6 +28,9 @@ from fairlead.ledger.focus import Charge, focus_row
 from fairlead.ledger.usage import DAY_MS, Use
 from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import plural
+
+if TYPE_CHECKING:
+    from fairlead.cli.cloud_or_own import Load
 
 DAY_S = DAY_MS / 1000
 WINDOW_S = 30 * DAY_S
@@ -72,6 +76,7 @@ def cost(
     decide whether you see all costs or those of a namespace.
     """
     if ctx.invoked_subcommand is not None:
+        _refuse_stray(ctx, ctx.invoked_subcommand)
         return
     if csv_ + focus + json_ + (parquet is not None) > 1:
         raise click.UsageError("--csv, --parquet, --focus and --json are forms of the same: give one of them.")
@@ -156,6 +161,14 @@ def _whole_days(cluster: ClusterClient, start: float, end: float) -> tuple[float
     return start - start % DAY_S, at, None if team is None else f"namespace {team}"
 
 
+def _refuse_stray(ctx: click.Context, subcommand: str) -> None:
+    """Raise if an option of the table is given to a subcommand, which has options of its own."""
+    given = [each for each in ctx.params if ctx.get_parameter_source(each) is ParameterSource.COMMANDLINE]
+    if given:
+        names = ", ".join(f"--{each.rstrip('_').replace('_', '-')}" for each in sorted(given))
+        raise click.UsageError(f"{names}: give the options of `cost {subcommand}` after that word.")
+
+
 @cost.command()
 @click.argument("trace", required=False, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--on-demand", type=Dollars(), required=True, help="Dollars for an hour of an on-demand node.")
@@ -168,12 +181,15 @@ def _whole_days(cluster: ClusterClient, start: float, end: float) -> tuple[float
 @click.option("--egress-gb", type=Number(), metavar="GB", help="GB that leave it in an hour in which a node is busy.")
 @owned_options
 @click.option("--gpus", type=click.IntRange(min=1), default=8, help="GPUs of a node, for TRACE; 8 by default.")
-@click.option("--since", type=Moment(), help="Start of the load of this machine; 30d ago by default.")
+@click.option("--since", type=Moment(), help="Start of the recorded load; 30d ago by default.")
+@click.option("--pool", metavar="NAME", help="Pool of a cluster whose load to compare, if runs held several.")
 @click.option(
     "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Plot costs by how busy nodes are, as SVG."
 )
 @json_option
+@cluster_options
 def compare(
+    target: Target,
     trace: Path | None,
     on_demand: int,
     reserved: int | None,
@@ -183,16 +199,19 @@ def compare(
     egress_gb: Decimal | None,
     gpus: int,
     since: float | None,
+    pool: str | None,
     plot: Path | None,
     json_: bool,
     **owned: Any,
 ) -> None:
     """Compare owned, reserved, on-demand and spot nodes for a recorded load, and find the cheapest mix.
 
-    The load is that of this machine, or that of TRACE, a trace as for `fairlead simulate`, whose runs start when they
-    are submitted. No other mix costs less for this load. Work that is lost with reclaimed spot nodes is left out.
+    The load is that of this machine or of a pool of a cluster, or that of TRACE, a trace as for `fairlead simulate`,
+    whose runs start when they are submitted. On a cluster days are whole, and your permissions decide whether the load
+    is that of all runs or of a namespace. No other mix costs less for this load. Work that is lost with reclaimed spot
+    nodes is left out.
     """
-    from fairlead.cli.cloud_or_own import Offers, describe, draw, load_of_machine, load_of_trace
+    from fairlead.cli.cloud_or_own import Offers, describe, draw, load_of_trace
 
     node = owned_node(**owned)
     prices = {Payment.OWNED: None if node is None else node.rate, Payment.RESERVED: reserved, Payment.SPOT: spot}
@@ -202,11 +221,9 @@ def compare(
     if (egress is None) != (egress_gb is None):
         raise click.UsageError("--egress is the price of each of --egress-gb: give both or neither.")
     if trace is None:
-        now = time.time()
-        start = now - WINDOW_S if since is None else since
-        load = load_of_machine(open_local(), start, now)
-    elif since is not None:
-        raise click.UsageError("--since is for the load of this machine: give no TRACE.")
+        load = _recorded_load(target, pool, since)
+    elif since is not None or pool is not None or target.options:
+        raise click.UsageError("--since, --pool and the options of a cluster are for a recorded load: give no TRACE.")
     else:
         load = load_of_trace(trace, gpus)
     most = {} if most_spot is None else {Payment.SPOT: most_spot}
@@ -216,6 +233,27 @@ def compare(
     if plot is not None:
         plot.write_text(draw(load, offers))
         message(f"Wrote what nodes cost by how busy they are to {plot}.")
+
+
+def _recorded_load(target: Target, pool: str | None, since: float | None) -> "Load":
+    from fairlead.cli.cloud_or_own import load_of_cluster, load_of_machine
+
+    now = time.time()
+    start = now - WINDOW_S if since is None else since
+    if start > now:
+        raise click.UsageError("--since is later than now: nothing is recorded yet.")
+    if not target.is_kubernetes:
+        if pool is not None:
+            raise click.UsageError("--pool is for a cluster; this machine is one node.")
+        return load_of_machine(open_local(), start, now)
+    from fairlead.cluster.kubernetes.client.user_client import UserClient
+
+    cluster = target.quietly()
+    assert isinstance(cluster, UserClient), "there are two kinds of clusters"
+    try:
+        return load_of_cluster(cluster, pool, start, now)
+    finally:
+        cluster.close()
 
 
 def _table_rows(rows: list[dict[str, Any]], by: str, found: Statement[Payer]) -> list[tuple[str, ...]]:

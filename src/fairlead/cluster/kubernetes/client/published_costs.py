@@ -5,8 +5,9 @@ their own namespace.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.manifests.cost_objects import TEAM, WHOLE, DayCosts, date_of, name_of, read_costs
@@ -18,10 +19,30 @@ from fairlead.ledger.bills import Line, Statement
 from fairlead.ledger.usage import DAY_MS, Holder
 
 NUM_THREADS = 8
+NO_LOAD = (
+    "The costs of these days were written by an operator that recorded no load. `fairlead install` brings the operator "
+    "to this version, which records it from then on."
+)
 NOT_KEPT = (
     "No costs are kept on this cluster. `fairlead install --ledger volume` or `--ledger postgresql://...` has the "
     "operator keep them, from then on."
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedLoad:
+    """The load that runs were on the pools of a cluster, in Unix seconds from a beginning to an end.
+
+    Attributes:
+        pools: For each pool, how many milliseconds at least one of its nodes was busy, at least two, and so on.
+            The nodes without a pool are one with an empty name.
+        team: The team whose runs are counted; None for all.
+    """
+
+    pools: Mapping[str, tuple[int, ...]]
+    start: float
+    end: float
+    team: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +68,25 @@ class PublishedCosts:
         for line in lines:
             billed[line.node] += line.microusd
         return Statement(billed=dict(billed), lines=lines)
+
+    def load(self) -> PublishedLoad:
+        """Return the load since the first of these days for which it was recorded.
+
+        Raises:
+            NotFound: It was recorded for none.
+        """
+        known = [each for each in self.days if each.loads is not None]
+        if not known:
+            raise NotFound(NO_LOAD)
+        sums: defaultdict[str, list[int]] = defaultdict(list)
+        for loads in (each.loads or {} for each in known):
+            for pool, busy_ms in loads.items():
+                sums[pool] = [sum(both) for both in zip_longest(sums[pool], busy_ms, fillvalue=0)]
+        start = min(each.day for each in known) * DAY_MS / 1000
+        end = max(each.at for each in known)
+        return PublishedLoad(
+            pools={pool: tuple(busy) for pool, busy in sums.items()}, start=start, end=end, team=self.team
+        )
 
     def holders(self) -> dict[str, Holder]:
         """The runs that pay, by uid."""

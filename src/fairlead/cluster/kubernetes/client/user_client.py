@@ -69,7 +69,7 @@ from fairlead.state.snapshot import AnyWorkload, Intent, Node, Phase, Pod, Snaps
 from fairlead.text.quantities import describe_cpu, describe_memory, describe_of_each
 
 if TYPE_CHECKING:
-    from fairlead.cluster.kubernetes.client.published_costs import PublishedCosts
+    from fairlead.cluster.kubernetes.client.published_costs import PublishedCosts, PublishedLoad
     from fairlead.cluster.ledger_tables import Grouping, Payer
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.goodput import Goodput
@@ -587,6 +587,14 @@ class UserClient:
         """Return the time up to which costs are known, and the team whose costs they are; None for all teams."""
         found = self._published(since, until)
         return found.at, found.team
+
+    def load(self, since: float, until: float) -> PublishedLoad:
+        """Return the load that runs were on the nodes on whole UTC days, those of the selected namespace or all.
+
+        Raises:
+            NotFound, NotAllowed: No load is recorded, or the user may not read any.
+        """
+        return self._published(since, until).load()
 
     def _published(self, since: float, until: float) -> PublishedCosts:
         # Imported here because commands that list runs do not need costs.

@@ -8,6 +8,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,12 +34,15 @@ class DayCosts:
         at: Time up to which it is counted, in Unix seconds.
         lines: Costs by payer; the payer is None for unused capacity.
         pools: The pool of each node in the lines.
+        loads: For each pool, how many milliseconds at least one of its nodes was busy with runs, at least two, and so
+            on; None if an earlier version wrote the costs.
     """
 
     day: int
     at: float
     lines: tuple[Line[Holder | None], ...]
     pools: Mapping[str, str]
+    loads: Mapping[str, tuple[int, ...]] | None = None
 
 
 def name_of(kind: str, day: int) -> str:
@@ -51,10 +55,10 @@ def date_of(day: int) -> str:
     return datetime.fromtimestamp(day * DAY_MS / 1000, UTC).strftime("%Y-%m-%d")
 
 
-def of_team(costs: DayCosts, team: str) -> DayCosts:
-    """Return the part of the costs that one team pays."""
+def of_team(costs: DayCosts, team: str, loads: Mapping[str, tuple[int, ...]]) -> DayCosts:
+    """Return the part of the costs that one team pays, with its own load."""
     lines = tuple(line for line in costs.lines if line.key is not None and line.key.team == team)
-    return DayCosts(day=costs.day, at=costs.at, lines=lines, pools=_pools_of(lines, costs.pools))
+    return DayCosts(day=costs.day, at=costs.at, lines=lines, pools=_pools_of(lines, costs.pools), loads=loads)
 
 
 def render_costs(costs: DayCosts, kind: str, namespace: str) -> dict[str, Any]:
@@ -87,7 +91,14 @@ def read_costs(content: Mapping[str, Any], day: int) -> DayCosts:
             Line(node=plain["nodes"][node], key=holders[holder], use=Use(use), microusd=microusd, unit_ms=unit_ms)
             for node, holder, use, microusd, unit_ms in plain["lines"]
         )
-        return DayCosts(day=day, at=float(content["data"]["at"]), lines=lines, pools=dict(plain["pools"]))
+        loads = plain.get("loads")
+        return DayCosts(
+            day=day,
+            at=float(content["data"]["at"]),
+            lines=lines,
+            pools=dict(plain["pools"]),
+            loads=None if loads is None else {pool: tuple(map(int, busy_ms)) for pool, busy_ms in loads.items()},
+        )
     except (KeyError, TypeError, ValueError, OSError, EOFError, IndexError) as error:
         raise ValueError(f"the costs of {date_of(day)} cannot be read: {error!r}") from error
 
@@ -105,6 +116,8 @@ def _packed(costs: DayCosts) -> bytes:
             [nodes[line.node], holders[line.key], line.use.value, line.microusd, line.unit_ms] for line in costs.lines
         ],
     }
+    if costs.loads is not None:
+        plain["loads"] = dict(costs.loads)
     # Without a timestamp, equal costs have equal bytes.
     return gzip.compress(json.dumps(plain, separators=(",", ":")).encode(), mtime=0)
 
@@ -123,7 +136,7 @@ def _by_pool(costs: DayCosts) -> DayCosts:
         Line(node=pool, key=key, use=use, microusd=microusd, unit_ms=unit_ms)
         for (pool, key, use), (microusd, unit_ms) in sums.items()
     )
-    return DayCosts(day=costs.day, at=costs.at, lines=lines, pools={line.node: line.node for line in lines})
+    return replace(costs, lines=lines, pools={line.node: line.node for line in lines})
 
 
 def _with_sums(costs: DayCosts, most: int) -> DayCosts:
@@ -158,7 +171,7 @@ def _with_sums(costs: DayCosts, most: int) -> DayCosts:
         Line(node=node, key=key, use=use, microusd=microusd, unit_ms=unit_ms)
         for (node, key, use), (microusd, unit_ms) in sums.items()
     )
-    return DayCosts(day=costs.day, at=costs.at, lines=lines, pools=costs.pools)
+    return replace(costs, lines=lines)
 
 
 def _pools_of(lines: Iterable[Line[Holder | None]], pools: Mapping[str, str]) -> dict[str, str]:

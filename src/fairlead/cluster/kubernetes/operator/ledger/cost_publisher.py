@@ -19,9 +19,10 @@ from fairlead.cluster.kubernetes.manifests.cost_objects import (
     of_team,
     render_costs,
 )
-from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
+from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import DayBills, LedgerKeeper
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.errors import ClusterError
+from fairlead.ledger.comparison import pool_loads
 from fairlead.ledger.usage import DAY_MS
 
 log = logging.getLogger(__name__)
@@ -71,20 +72,21 @@ class CostPublisher:
                 found = self._ledger.costs_of(day, now)
                 if found is None:
                     return  # checked again as soon as the ledger is available
-                bill, pools = found
-                at = min(now, (day + 1) * DAY_MS / 1000)
-                if self._publish(agent, DayCosts(day=day, at=at, lines=bill.lines, pools=pools)):
+                if self._publish(agent, found, day, min(now, (day + 1) * DAY_MS / 1000)):
                     self._days.discard(day)
         except ClusterError as error:
             log.warning("costs are not renewed: %s", error)
 
-    def _publish(self, agent: Agent, costs: DayCosts) -> bool:
+    def _publish(self, agent: Agent, bills: DayBills, day: int, at: float) -> bool:
         """Queue what is not written yet; return whether nothing was left."""
-        if not costs.lines:
+        lines, pools = bills.statement.lines, bills.pools
+        if not lines:
             return True
+        loads = pool_loads(bills.held, pools, day * DAY_MS, round(at * 1000))
+        costs = DayCosts(day=day, at=at, lines=lines, pools=pools, loads=loads.get(None, {}))
         teams = sorted({line.key.team for line in costs.lines if line.key is not None})
         objects = [render_costs(costs, WHOLE, self._namespace)]
-        objects += [render_costs(of_team(costs, team), TEAM, team) for team in teams]
+        objects += [render_costs(of_team(costs, team, loads.get(team, {})), TEAM, team) for team in teams]
         done = [self._give(agent, each) for each in objects]
         return all(done)
 

@@ -71,6 +71,20 @@ class _Backlog:
     gone: set[str] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayBills:
+    """The bills of a day.
+
+    Attributes:
+        pools: The pool of each node.
+        held: What was held then, and perhaps before and after; a part of a node each.
+    """
+
+    statement: Statement[Holder | None]
+    pools: Mapping[str, str]
+    held: tuple[Interval, ...]
+
+
 class LedgerKeeper:
     """The operator's ledger. Thread-safe.
 
@@ -264,8 +278,8 @@ class LedgerKeeper:
             days, self._touched_days = self._touched_days, {today}
         return days | {today}
 
-    def costs_of(self, day: int, now: float) -> tuple[Statement[Holder | None], Mapping[str, str]] | None:
-        """Return the bills of a day up to now and the pool of each node; None while the ledger is unavailable."""
+    def costs_of(self, day: int, now: float) -> DayBills | None:
+        """Return the bills of a day up to now; None while the ledger is unavailable."""
         with self._lock:
             if self._ledger is None:
                 return None
@@ -274,7 +288,7 @@ class LedgerKeeper:
             prices = dict(self._ledger.price_changes())
             pools = self._ledger.pools()
         stretches = stretches_of(prices, held, start, end, key=lambda each: each.holder, rest=lambda _: None)
-        return statement(stretches), pools
+        return DayBills(statement=statement(stretches), pools=pools, held=tuple(held))
 
     def is_first_notice(self, account: str, percent: int, now: float) -> bool:
         """Record that this share of a budget is spent; return whether it had not been reported this month."""

@@ -64,7 +64,7 @@ class MonthCosts:
         if found is None:
             return None
         by_use, by_model = defaultdict[tuple[str, str], int](int), defaultdict[str, int](int)
-        for line in found[0].lines:
+        for line in found.statement.lines:
             by_use["" if line.key is None else line.key.team, line.use.value] += line.microusd
             if line.key is not None:
                 by_model[line.key.model] += line.microusd
