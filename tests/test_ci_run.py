@@ -68,7 +68,7 @@ def test_more_failures_than_chance_explains_are_not_tried_again(tmp_path: Path) 
 
 @pytest.mark.parametrize(("name", "what"), [("fast", "the tests"), ("long", "the long tests")])
 def test_a_run_that_ends_otherwise_is_not_mended(tmp_path: Path, name: str, what: str) -> None:
-    status, told, _ = run(tmp_path, **{name: (7, ["a.py::b"])})
+    status, told, _ = run(tmp_path, path="", **{name: (7, ["a.py::b"])})
     assert (status, told) == (7, f"FAILED: {what} ended with 7, which no second run can mend.")
 
 
