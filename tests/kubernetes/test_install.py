@@ -9,7 +9,7 @@ import yaml
 
 from fairlead import __version__
 from fairlead.cluster.kubernetes.kinds import kept_kinds
-from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install, traces_port
 from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 from fairlead.cluster.kubernetes.manifests.roles import (
     ENGINE_RULES,
@@ -18,6 +18,7 @@ from fairlead.cluster.kubernetes.manifests.roles import (
     ROLES,
     TEAM_RULES,
 )
+from fairlead.control.span_receiver import ENDPOINT
 from fairlead.errors import Conflict
 from tests.kubernetes.goldens import check_golden
 
@@ -63,6 +64,24 @@ def test_the_command_prints_what_is_applied(tmp_path: Path) -> None:
     assert list(yaml.safe_load_all(printed)) == render_install(
         InstallSettings(image="fairlead:test", version=__version__)
     )
+
+
+def test_a_receiver_of_traces_is_named_to_the_operator_and_may_be_reached() -> None:
+    objects = render_install(InstallSettings(image="fairlead:test", traces="http://collector.monitoring:4318"))
+    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
+    (operator,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"name": ENDPOINT, "value": "http://collector.monitoring:4318"} in operator["env"]
+    (policy,) = (each for each in objects if each["kind"] == "NetworkPolicy")
+    assert {"port": 4318, "protocol": "TCP"} in policy["spec"]["egress"][1]["ports"]
+    assert [traces_port(url) for url in ("https://otlp.example", "http://[::1]")] == [443, 80]
+
+
+@pytest.mark.parametrize("url", ["collector:4318", "grpc://collector:4317", "http://", "http://host:port"])
+def test_a_receiver_of_traces_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--render", "--traces", url]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    assert done.returncode == 2
+    assert "such as http://collector.monitoring:4318" in " ".join(done.stderr.split())
 
 
 def test_render_prints_the_kubernetes_form_and_the_pods_of_a_file(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_report_holds_what_the_contract_names(tmp_path: Path) -> None:
         "updated_at": 1.5,
         "step": 2,
         "total_steps": 10,
+        "first_step_at": 1.5,
         "epoch": 0.5,
         "loss": 1.5,
         "throughput": 400.0,

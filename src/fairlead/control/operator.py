@@ -38,6 +38,7 @@ from fairlead.cluster.kubernetes.operator.pods.autoscaler_controller import Auto
 from fairlead.cluster.kubernetes.operator.pods.endpoint_publisher import EndpointPublisher
 from fairlead.cluster.kubernetes.operator.pods.family_notices import FamilyNotices
 from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
+from fairlead.cluster.kubernetes.operator.pods.image_pulls import ImagePulls
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.pods.start_blockers import StartBlockers
 from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import EVERY_S as GPUS_S
@@ -49,10 +50,12 @@ from fairlead.cluster.kubernetes.operator.runs.vertical_recommendations import r
 from fairlead.cluster.kubernetes.operator.teams.pool_controller import PoolKeeper
 from fairlead.cluster.kubernetes.operator.teams.team_controller import TeamKeeper
 from fairlead.cluster.prometheus import PrometheusReader
+from fairlead.control.cluster_span_exporter import ClusterSpanExporter
 from fairlead.control.health import Health, serve
 from fairlead.control.loop import run_pass
 from fairlead.control.metrics.operator import operator_metrics
 from fairlead.control.pass_counts import PassCounts
+from fairlead.control.span_receiver import SpanReceiver
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, forgetting
@@ -94,6 +97,7 @@ class OperatorSettings:
         ledger: File or URL ``postgresql://...`` of the ledger of usage and cost; None keeps none.
         costs_s: Seconds between updates of the published costs.
         gpus_s: Seconds between scrapes of DCGM's exporters.
+        spans: Receives the spans of finished runs; None sends none.
     """
 
     namespace: str
@@ -112,6 +116,7 @@ class OperatorSettings:
     ledger: str | None = None
     costs_s: float = COSTS_S
     gpus_s: float = GPUS_S
+    spans: SpanReceiver | None = None
 
 
 class Operator:
@@ -222,6 +227,16 @@ class Operator:
         # Teams are cluster-wide, so only a cluster-wide operator reconciles them.
         self._keeps_teams = settings.watch_namespace is None
         self._last_lines = LogArchive(self.cluster)
+        self._spans: ClusterSpanExporter | None = None
+        self._pulls: ImagePulls | None = None
+        if settings.spans is not None:
+            self._pulls = ImagePulls(self.cluster)
+            self._spans = ClusterSpanExporter(
+                self.cluster,
+                settings.spans,
+                namespace=settings.watch_namespace,
+                may_act=lambda: self.election.is_leader,
+            )
         self._costs: CostPublisher | None = None
         self._budgets: BudgetNotices | None = None
         self._month: MonthCosts | None = None
@@ -275,6 +290,8 @@ class Operator:
             while not self._stopping.is_set():
                 self._round()
         finally:
+            if self._spans is not None:
+                self._spans.close()  # while it still leads, so that the next leader knows what was sent
             self.election.stop()
             self.agent.close()
             if self._keeps_teams:
@@ -372,6 +389,9 @@ class Operator:
             self._costs.act(self.agent, now)
             self._budgets.act(self.agent, now)
         self._last_lines.keep(now)
+        if self._spans is not None and self._pulls is not None:
+            self._pulls.act(now, self.agent)
+            self._spans.act(now)
         self._forget(now)
         self._counts["passes"] += 1
         self._counts["changes"] += changed

@@ -1,16 +1,17 @@
-"""Builds OpenTelemetry spans of a run: queued, starting, first step, running. Pure.
+"""Builds OpenTelemetry spans of a run: queued, starting, pulling, first step, running. Pure.
 
 Identifiers are derived from the run and the span, so that a span sent twice is the same span.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from fairlead.cluster.port import EventRecord
 from fairlead.frozen import dataclass
-from fairlead.state.snapshot import Phase, Pod, Workload
+from fairlead.state.attempts import FinishedAttempt, ImagePull
+from fairlead.state.snapshot import Phase, Workload
 
 # Types of the events that begin a wait for placement; those of phases have the phase's name.
 WAITING = frozenset({"Submitted", Phase.PENDING.value, Phase.RESTARTING.value})
@@ -36,15 +37,13 @@ class Span:
     problem: str | None = None
 
 
-def spans_of(
-    run: Workload, events: Sequence[EventRecord], pods: Iterable[Pod], first_steps: Mapping[int, float]
-) -> tuple[Span, ...]:
+def spans_of(run: Workload, events: Sequence[EventRecord], attempts: Iterable[FinishedAttempt]) -> tuple[Span, ...]:
     """Return the spans of a finished run, its own first.
 
     Args:
-        events: All of its events, oldest first.
-        pods: All of its known pods.
-        first_steps: Time at which each attempt reported its first step.
+        events: Its events, oldest first: all of them, or only the newest. In the latter case it shows no wait that
+            began before them.
+        attempts: Its known attempts, oldest first.
     """
     end = run.status.finished_at or run.status.since
     failed = run.status.phase is Phase.FAILED
@@ -58,59 +57,68 @@ def spans_of(
         attributes={**about, **{f"fairlead.label.{name}": value for name, value in run.spec.labels.items()}},
         problem=run.status.reason.message if failed else None,
     )
-    found = [whole, *_waits(events, whole.end)]
-    of_start: dict[int, list[Pod]] = {}
-    for pod in pods:
-        of_start.setdefault(pod.attempt, []).append(pod)
-    for attempt, gang in sorted(of_start.items()):
-        found += _of_start(attempt, gang, first_steps.get(attempt), whole.end)
-    return tuple(found)
+    return whole, *_waits(events, whole.end), *(span for attempt in attempts for span in _of_attempt(attempt))
 
 
-def _waits(events: Sequence[EventRecord], end: float) -> Iterable[Span]:
+def _waits(events: Sequence[EventRecord], end: float) -> Iterator[Span]:
     since: float | None = None
-    why, number = "", 0
+    why = ""
     for event in events:
         if event.type in WAITING and since is None:
             since, why = event.at, event.reason.message
         elif event.type in WAITING:
             why = event.reason.message
         elif since is not None and event.type in {each.value for each in Phase}:
-            yield Span(
-                key=f"queued-{number}", name="queued", start=since, end=event.at, attributes={"fairlead.reason": why}
-            )
-            since, number = None, number + 1
+            yield _queued(since, event.at, why)
+            since = None
     if since is not None and end > since:
-        yield Span(key=f"queued-{number}", name="queued", start=since, end=end, attributes={"fairlead.reason": why})
+        yield _queued(since, end, why)
 
 
-def _of_start(attempt: int, gang: Sequence[Pod], first_step: float | None, end: float) -> Iterable[Span]:
-    placed = min(pod.created_at for pod in gang)
+def _queued(since: float, until: float, why: str) -> Span:
+    # Its beginning identifies it, as the number of earlier waits that are still known may change.
+    key = f"queued-{since:.6f}"
+    return Span(key=key, name="queued", start=since, end=until, attributes={"fairlead.reason": why})
+
+
+def _of_attempt(attempt: FinishedAttempt) -> Iterator[Span]:
+    number, started = attempt.attempt, attempt.started_at
     about: dict[str, str | int] = {
-        "fairlead.attempt": attempt,
-        "fairlead.nodes": ",".join(sorted({pod.node for pod in gang})),
-        "fairlead.pods": len(gang),
+        "fairlead.attempt": number,
+        "fairlead.nodes": attempt.nodes,
+        "fairlead.pods": attempt.num_pods,
     }
-    over = max((each.at for pod in gang for each in pod.exits), default=end)
-    bad = [each for pod in gang for each in pod.exits if not each.ok]
-    begun = [pod.started_at for pod in gang if pod.started_at is not None]
-    started = max(begun) if len(begun) == len(gang) else None
-    yield Span(key=f"starting-{attempt}", name="starting", start=placed, end=started or over, attributes=about)
+    yield Span(
+        key=f"starting-{number}", name="starting", start=attempt.placed_at,
+        end=attempt.ended_at if started is None else started, attributes=about,
+        problem=attempt.problem if started is None else None,
+    )  # fmt: skip
+    if attempt.pull is not None:
+        yield _of_pull(number, attempt.pull, attempt.placed_at)
     if started is None:
         return
-    if first_step is not None and first_step >= started:
+    if attempt.first_step_at is not None:
         yield Span(
-            key=f"first-step-{attempt}", name="first step", start=started, end=first_step, parent=f"running-{attempt}",
-            attributes={"fairlead.attempt": attempt},
+            key=f"first-step-{number}", name="first step", start=started, end=attempt.first_step_at,
+            parent=f"running-{number}", attributes={"fairlead.attempt": number},
         )  # fmt: skip
-    problem = None
-    if bad:
-        first = min(bad, key=lambda each: each.at)
-        ended = f"exit code {first.exit_code}" if first.signal is None else f"signal {first.signal}"
-        problem = f"rank {first.rank} ended with {ended}"
     yield Span(
-        key=f"running-{attempt}", name="running", start=started, end=max(over, started), attributes=about,
-        problem=problem,
+        key=f"running-{number}", name="running", start=started, end=max(attempt.ended_at, started), attributes=about,
+        problem=attempt.problem,
+    )  # fmt: skip
+
+
+def _of_pull(number: int, pull: ImagePull, placed_at: float) -> Span:
+    about: dict[str, str | int] = {
+        "fairlead.attempt": number,
+        "fairlead.image": pull.image,
+        "fairlead.nodes": pull.node,
+    }
+    if pull.size_bytes is not None:
+        about["fairlead.image_bytes"] = pull.size_bytes
+    return Span(
+        key=f"pulling-{number}", name="pulling", start=max(pull.since, placed_at), end=max(pull.until, placed_at),
+        parent=f"starting-{number}", attributes=about,
     )  # fmt: skip
 
 

@@ -229,12 +229,14 @@ def quiet_wait_s(spent_s: float, seen: Snapshot, now: float) -> float:
 
 
 def _span_exporter(home: Home) -> "SpanExporter | None":
-    """Start the exporter of spans if OpenTelemetry's variables configure one."""
+    """Start the exporter of spans if OpenTelemetry's variables configure a receiver."""
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
         return None
     from fairlead.control.span_exporter import SpanExporter  # here and not above: rarely configured
+    from fairlead.control.span_receiver import receiver_of
 
-    return SpanExporter(home, os.environ)
+    receiver = receiver_of(os.environ)
+    return None if receiver is None else SpanExporter(home, receiver)
 
 
 def _triggers(home: Home, cluster: LocalCluster) -> "Triggers":

@@ -118,6 +118,7 @@ class MetricLines:
             self._series.add(now, self._facts["step"], finite)
         if self._first is None:
             self._first = (now, self._facts["step"])
+            self._facts["first_step_at"] = round(now, 3)
         self._updated_at = now
         self._unwritten = True
 

@@ -82,6 +82,8 @@ class Reporter:
         now = self._clock()
         with self._lock:
             self._facts["step"] = step
+            if "first_step_at" not in self._facts:
+                self._facts["first_step_at"] = round(self._wall(), 3)
             if total is not None:
                 self._facts["total_steps"] = total
             if epoch is not None:

@@ -245,6 +245,7 @@ class Progress:
     """The last report of a run, from rank 0 if available. Steps are counts of completed steps.
 
     Attributes:
+        first_step_at: When the start that reported this reported its first step; None before.
         asks: Of a pipeline's driver in a pod: the steps whose runs it waits for.
         seen: Of a run that watches data: the hash of the data.
         drift: Of a run that checks for drift: its finding.
@@ -261,6 +262,7 @@ class Progress:
     """
 
     step: int | None = None
+    first_step_at: float | None = None
     total_steps: int | None = None
     epoch: float | None = None
     loss: float | None = None

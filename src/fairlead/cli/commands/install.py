@@ -96,6 +96,12 @@ policy_option = click.option(
 @click.option(
     "--monitoring", is_flag=True, help="Add ServiceMonitor, PrometheusRule and dashboards, for the Prometheus operator."
 )
+@click.option(
+    "--traces",
+    metavar="URL",
+    help="Send OpenTelemetry traces of finished runs to this receiver of OTLP over HTTP, such as "
+    "http://collector.monitoring:4318.",
+)
 @click.option("--fewer-rules", is_flag=True, help="Leave out rules above the cost limit of Kubernetes 1.31.")
 @json_option
 def install(
@@ -119,6 +125,7 @@ def install(
     policy: str,
     keeps: Retention,
     monitoring: bool,
+    traces: str | None,
     fewer_rules: bool,
     json_: bool,
 ) -> None:
@@ -128,7 +135,7 @@ def install(
     changed. With --keep or --keep-last the operator deletes finished runs that neither keeps; without them all are
     kept.
     """
-    from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+    from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install, traces_port
     from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 
     if only_render and (context is not None or chart is not None or dry_run or wait or json_):
@@ -141,6 +148,13 @@ def install(
         raise click.UsageError(f"--gateway-proxy {gateway_proxy} is of gateways, and there are none: add --gateways 2.")
     if not only_render and chart is None and _install_on_karmada(context, dry=dry_run, json_=json_):
         return
+    if traces is not None:
+        try:
+            traces_port(traces)
+        except ValueError as error:
+            raise click.UsageError(
+                f"--traces {traces!r}: {error}; give the receiver's address, such as http://collector.monitoring:4318."
+            ) from error
     storage = read_place(ledger)
     most = storage.most_replicas
     if most is not None and replicas is not None and replicas > most:
@@ -173,6 +187,7 @@ def install(
         policy=policy,
         keeps=keeps,
         fewer_rules=fewer_rules,
+        traces=traces,
         version=__version__,
         extras=tuple(extras),
     )

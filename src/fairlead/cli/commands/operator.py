@@ -64,6 +64,7 @@ def operator(
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings
     from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
     from fairlead.control.operator import Operator, OperatorSettings
+    from fairlead.control.span_receiver import receiver_of
 
     pod = os.environ.get("POD_NAME")
     listen = listen or ("127.0.0.1:8080" if pod is None else "0.0.0.0:8080")
@@ -90,6 +91,7 @@ def operator(
             policy=policy,
             keeps=keeps,
             ledger=ledger or None,
+            spans=receiver_of(os.environ),
         ),
     )
     stop_on_signals(it.stop)

@@ -147,6 +147,7 @@ def progress_of(report: dict[str, Any]) -> Progress:
     metrics = report.get("metrics")
     return Progress(
         step=_whole(report.get("step")),
+        first_step_at=_number(report.get("first_step_at")),
         total_steps=_whole(report.get("total_steps")),
         epoch=_number(report.get("epoch")),
         loss=_number(report.get("loss")),

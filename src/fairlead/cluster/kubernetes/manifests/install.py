@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from fairlead.cluster.kubernetes.dcgm import EXPORTER_LABELS, EXPORTER_PORT
 from fairlead.cluster.kubernetes.manifests.crds import definitions, with_fewer_rules
@@ -47,6 +48,7 @@ class InstallSettings:
         gateways: Number of gateways of endpoints; 0 for none.
         gateway_proxy: Program that takes their requests to replicas.
         partitions: Allow the operator to cordon and label nodes, to change their GPU partitions.
+        traces: URL of an OpenTelemetry receiver of the spans of runs; None for none.
         extras: Further objects, applied after all others.
     """
 
@@ -64,6 +66,7 @@ class InstallSettings:
     gateways: int = 0
     gateway_proxy: str = PYTHON
     partitions: bool = False
+    traces: str | None = None
     extras: tuple[dict[str, Any], ...] = ()
 
 
@@ -128,8 +131,11 @@ def _deployment(settings: InstallSettings) -> dict[str, Any]:
         "args": ["operator", "--policy", settings.policy, *_kept(settings.keeps)],
         "command": ["fairlead"],
         "env": [
-            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-            for name, path in (("POD_NAME", "metadata.name"), ("POD_NAMESPACE", "metadata.namespace"))
+            *(
+                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                for name, path in (("POD_NAME", "metadata.name"), ("POD_NAMESPACE", "metadata.namespace"))
+            ),
+            *([{"name": TRACES, "value": settings.traces}] if settings.traces is not None else ()),
         ],
         "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
         "livenessProbe": {**http_get("/livez", "health"), "periodSeconds": 10, "failureThreshold": 6},
@@ -172,6 +178,22 @@ def _disruption_budget(settings: InstallSettings) -> dict[str, Any]:
     }
 
 
+TRACES = "OTEL_EXPORTER_OTLP_ENDPOINT"
+"""Variable of the operator that names the receiver of its spans."""
+
+
+def traces_port(url: str) -> int:
+    """Return the TCP port of a receiver of traces.
+
+    Raises:
+        ValueError: It is not a URL of ``http`` or ``https`` with a host.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it is no URL of http or https with a host")
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
 PROMETHEUS_LABELS, PROMETHEUS_PORT = {"app.kubernetes.io/name": "prometheus"}, 9090
 """Labels of Prometheus pods by its Helm chart and operator; endpoints may scale by its queries."""
 
@@ -179,13 +201,15 @@ PROMETHEUS_LABELS, PROMETHEUS_PORT = {"app.kubernetes.io/name": "prometheus"}, 9
 def _network_policy(settings: InstallSettings) -> dict[str, Any]:
     """Allow ingress for health and metrics, and egress to what the operator connects to.
 
-    That is DNS, the API server and a database, whose addresses no policy can name, and DCGM exporters and Prometheus
-    servers in any namespace.
+    That is DNS, the API server, a database and a receiver of traces, whose addresses no policy can name, and DCGM
+    exporters and Prometheus servers in any namespace.
     """
     exporters = [{"namespaceSelector": {}, "podSelector": {"matchLabels": each}} for each in EXPORTER_LABELS]
     prometheus = [{"namespaceSelector": {}, "podSelector": {"matchLabels": PROMETHEUS_LABELS}}]
     database = (settings.ledger.port,) if settings.ledger.kind is Storage.DATABASE else ()
-    tcp = [{"port": port, "protocol": "TCP"} for port in (443, 6443, *database)]
+    traces = () if settings.traces is None else (traces_port(settings.traces),)
+    ports = dict.fromkeys((443, 6443, *database, *traces))
+    tcp = [{"port": port, "protocol": "TCP"} for port in ports]
     dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
     return {
         "apiVersion": "networking.k8s.io/v1",

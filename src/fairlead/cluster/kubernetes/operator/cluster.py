@@ -31,18 +31,20 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import (
     INTENT,
     SUBMITTED,
     AnyObject,
-    KeptEvent,
     RunRecord,
     TrainingObject,
     adopted,
     changed,
+    event_record,
     filled,
     intent_of,
+    is_attempt_over,
     read_workload,
     reported,
     stamped,
     state_plain,
     submitted,
+    with_attempt,
 )
 from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import IdleOf, SnapshotCache, everyone
 from fairlead.cluster.port import EventRecord, Spec
@@ -55,6 +57,7 @@ from fairlead.specs.keys import API_VERSION
 from fairlead.specs.serving import Replica, Serving, scaled_as
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.attempts import ImagePull
 from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.demand import Demand
 from fairlead.state.engine_endpoints import EngineEndpoint
@@ -180,6 +183,7 @@ class KubernetesCluster:
         self._shown: Snapshot | None = None
         self._progress: dict[str, Progress] = {}
         self._reported: dict[str, tuple[int, tuple[SeenEvent, ...]]] = {}
+        self._pulls: dict[str, tuple[int, ImagePull]] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
         self._refused: dict[str, dict[Refusal, str]] = {}
         self._unaddressed: dict[str, str] = {}
@@ -415,7 +419,7 @@ class KubernetesCluster:
 
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
         found = [
-            _record(each, kept)
+            event_record(each, kept)
             for each in self._objects()
             if uid in (None, each.uid)
             for kept in (submitted(each), *each.state.events)
@@ -459,6 +463,12 @@ class KubernetesCluster:
             self.view.look_again(uid)
         self.view.note_active(uid, active_at)
 
+    def note_pull(self, uid: str, attempt: int, pull: ImagePull) -> None:
+        """Take in how long an attempt of a run pulled its images; it reaches the object with a later write."""
+        with self._lock:
+            self._pulls[uid] = attempt, pull
+        self.view.look_again(uid)
+
     def refreshed(self, found: TrainingObject) -> RunRecord:
         """Return the state with what was observed since it was written: lost pods, progress, and events of ranks."""
         state, gang = found.state, found.state.gang
@@ -478,6 +488,9 @@ class KubernetesCluster:
                 gone = {pod.index for pod in state.ended}
                 if all((gang.attempt, index) in there or index in gone for index in range(len(gang.nodes))):
                     state = replace(state, gang=replace(gang, created=True))
+            attempt, pull = self._pulls.get(found.uid, (-1, None))
+            if state.gang is not None and state.gang.attempt == attempt:
+                state = replace(state, gang=replace(state.gang, pull=pull))
         if found.uid in self._reported:
             attempt, events = self._reported[found.uid]
             state = reported(state, attempt, events, next_event=lambda: self._next_event(time.time()))
@@ -651,8 +664,10 @@ class KubernetesCluster:
         now = time.time()
         live = {pod.uid for pod in everyone(self.view, found) if not pod.phase.is_final}
         change = replace(change, terminate=tuple(order for order in change.terminate if order.pod_uid in live))
-        state = self._adopted(found, now)
-        state = changed(replace(found, state=state), change, now, event_id=self._next_event(now))
+        before = self._adopted(found, now)
+        state = changed(replace(found, state=before), change, now, event_id=self._next_event(now))
+        if is_attempt_over(before, state):
+            state = with_attempt(before, state, self.view.members(found), now)
         if not self.write(found, state):
             return False
         with _of_children():
@@ -712,6 +727,7 @@ class KubernetesCluster:
         with self._lock:
             self._progress.pop(found.uid, None)
             self._reported.pop(found.uid, None)
+            self._pulls.pop(found.uid, None)
             self._told.pop(found.uid, None)
             self._refused.pop(found.uid, None)
         return True
@@ -869,12 +885,6 @@ def _run_of(found: AnyObject) -> AnyWorkload:
     if found.workload is None:
         raise ClusterError(f"The run {found.name} cannot be read by this Fairlead: {found.problem}")
     return found.workload
-
-
-def _record(found: AnyObject, kept: KeptEvent) -> EventRecord:
-    return EventRecord(
-        id=kept.id, at=kept.at, workload_uid=found.uid, run=found.name, type=kept.type, reason=kept.reason
-    )
 
 
 def _explained(error: ApiError, spec: WorkloadSpec) -> ClusterError:

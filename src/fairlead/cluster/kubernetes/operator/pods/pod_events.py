@@ -1,4 +1,4 @@
-"""Reads the newest Event of a pod: the last message of kubelet or an autoscaler, which is recorded nowhere else.
+"""Reads the Events of a pod: messages of kubelet or an autoscaler, which are recorded nowhere else.
 
 Read on demand, not watched: a cluster has many Events, and few are of a pod that matters here.
 """
@@ -16,15 +16,20 @@ def newest(client: Client, pod: PodObject, *, by: Container[str] | None = None) 
     Args:
         by: Consider only Events of these components; None for all.
     """
+    events = of_pod(client, pod)
+    return max((event for event in events if by is None or _component(event) in by), key=_version, default=None)
+
+
+def of_pod(client: Client, pod: PodObject) -> list[dict[str, Any]]:
+    """Return all Events of a pod; none if the namespace is being deleted."""
     namespace, _, _ = pod.key.partition("/")
     query = {"fieldSelector": f"involvedObject.uid={pod.uid}"}
     try:
-        events = list(client.items(f"/api/v1/namespaces/{namespace}/events", query))
+        return list(client.items(f"/api/v1/namespaces/{namespace}/events", query))
     except ApiError as error:
         if error.status in (403, 404):
-            return None
+            return []
         raise
-    return max((event for event in events if by is None or _component(event) in by), key=_version, default=None)
 
 
 def _component(event: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ The object holds the truth of its run. A change is one write of its status, guar
 decided on; what follows from it (pods to create and to delete) is in that write, so any operator can complete it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ from fairlead.cluster.kubernetes.manifests.revision_files import CODE, RevisionF
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import SeenEvent
+from fairlead.cluster.port import EventRecord
 from fairlead.cluster.preflight import pod_problem, population_problem
 from fairlead.cluster.records import build, plain, with_detail
 from fairlead.errors import InvalidSpec
@@ -34,6 +35,7 @@ from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.serving import Serving
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.attempts import FinishedAttempt, ImagePull, finished_attempt
 from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, Progress, Status, Workload, with_requests
@@ -47,6 +49,7 @@ SUBMITTED = f"{names.DOMAIN}/submitted"
 FINALIZER = f"{names.DOMAIN}/run"
 # For one run. The API server deletes its own Events after an hour.
 MOST_EVENTS = 40
+MOST_ATTEMPTS = 20
 DETAIL_LINES = 12
 
 
@@ -56,6 +59,7 @@ class Gang:
 
     Attributes:
         gpus: The granted devices of each member, joined by commas.
+        pull: The pull of images by the pod that started last; None for none, or while it is unknown.
         created: All of its pods were created once; a missing one has been deleted.
     """
 
@@ -67,6 +71,7 @@ class Gang:
     nodes: tuple[str, ...]
     gpus: tuple[str, ...]
     created: bool = False
+    pull: ImagePull | None = None
 
     def member(self, index: int) -> CreatePod:
         """Return the decision for one member."""
@@ -112,6 +117,8 @@ class RunRecord:
         spec: The spec at ``generation``, which may have been edited since; 0 if none was kept.
         reported_at: When the newest event of ``gang`` that its ranks reported and ``events`` has happened, by the clock
             of their node; 0 before the first.
+        attempts: The newest attempts that are over, oldest first.
+        traced: The attempt after which its spans were sent; None before.
         written: Rises with every write, so that each changes something; with ``writer`` it identifies the write.
     """
 
@@ -129,6 +136,8 @@ class RunRecord:
     quiet_leaving: bool = False
     spec: Mapping[str, str] = field(default_factory=dict)
     generation: int = 0
+    attempts: tuple[FinishedAttempt, ...] = ()
+    traced: int | None = None
     written: int = 0
     writer: str = ""
 
@@ -298,6 +307,35 @@ def changed(found: AnyObject, change: Change, now: float, *, event_id: int) -> R
     return state
 
 
+def is_attempt_over(before: RunRecord, after: RunRecord) -> bool:
+    """Return whether a change ends an attempt of which nothing is recorded yet: with its run, or with the next one."""
+    if before.gang is None or (before.attempts and before.attempts[-1].attempt == before.gang.attempt):
+        return False
+    is_next = after.gang is not None and after.gang.attempt != before.gang.attempt
+    return is_next or (after.status.phase.is_final and not before.status.phase.is_final)
+
+
+def with_attempt(before: RunRecord, after: RunRecord, members: Sequence[Pod], now: float) -> RunRecord:
+    """Return the state after a change that ends an attempt, with that attempt.
+
+    Args:
+        before: The state before the change.
+        members: The pods of the attempt.
+    """
+    gang, status = before.gang, before.status
+    if gang is None or not members:
+        return after
+    held = status.phase in (Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
+    found = finished_attempt(
+        members,
+        until=now if held else status.since,
+        placed_at=gang.at,
+        first_step_at=None if before.progress is None else before.progress.first_step_at,
+        pull=gang.pull,
+    )
+    return replace(after, attempts=(*before.attempts[1 - MOST_ATTEMPTS :], found))
+
+
 def reported(
     state: RunRecord, attempt: int, events: Iterable[SeenEvent], *, next_event: Callable[[], int]
 ) -> RunRecord:
@@ -359,6 +397,19 @@ def submitted(found: AnyObject) -> KeptEvent:
         )
         reason = replace(reason, message=message)
     return KeptEvent(id=int(found.created_at * 1e6), at=found.created_at, type="Submitted", reason=reason)
+
+
+def known_events(found: AnyObject) -> tuple[EventRecord, ...]:
+    """Return the known events of a workload, oldest first, from its submission unless older ones are forgotten."""
+    first = (submitted(found),) if len(found.state.events) < MOST_EVENTS else ()
+    return tuple(event_record(found, each) for each in (*first, *found.state.events))
+
+
+def event_record(found: AnyObject, kept: KeptEvent) -> EventRecord:
+    """Return an event as the port has it."""
+    return EventRecord(
+        id=kept.id, at=kept.at, workload_uid=found.uid, run=found.name, type=kept.type, reason=kept.reason
+    )
 
 
 def _word(wish: str) -> str:

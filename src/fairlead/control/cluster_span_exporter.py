@@ -1,0 +1,100 @@
+"""Exports the spans of runs that finished on Kubernetes to an OpenTelemetry receiver; the leading operator does.
+
+Everything that a trace contains is in the run's object, and so is a mark once its spans are accepted. A new leader
+therefore sends exactly those that the one before did not, or not certainly, and of each run the same spans.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.request_dispatch import Dispatcher
+from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject, known_events
+from fairlead.control.span_receiver import ANSWER_S, MOST_AGE_S, MOST_RETRY_S, RETRY_S, SpanReceiver
+from fairlead.control.spans import spans_of
+from fairlead.errors import ClusterError
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 100
+
+
+class ClusterSpanExporter:
+    """Sends spans of finished runs in a thread of its own.
+
+    Args:
+        namespace: Only runs of this namespace; None for all.
+        may_act: Returns whether this process still leads; asked before each request.
+    """
+
+    def __init__(
+        self,
+        cluster: KubernetesCluster,
+        receiver: SpanReceiver,
+        *,
+        namespace: str | None = None,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._cluster = cluster
+        self._receiver = receiver
+        self._namespace = namespace
+        self._may_act = may_act
+        self._marks = cluster.view.marks()
+        self._due: dict[str, None] = {}
+        # Sent by this process, and by attempt, for as long as that is not in the object.
+        self._sent: dict[str, int] = {}
+        self._retry_s, self._retry_at = 0.0, 0.0
+        self._thread = Dispatcher(1)
+
+    def act(self, now: float) -> None:
+        """Start to send the spans of runs that have finished."""
+        for uid in self._marks.take()[0]:
+            if self._is_due(self._cluster.view.find(uid), now):
+                self._due[uid] = None
+            else:
+                self._due.pop(uid, None)
+                self._sent.pop(uid, None)
+        if self._due and now >= self._retry_at:
+            uids = tuple(self._due)[:MOST_AT_ONCE]
+            self._thread.submit("spans", "send spans", partial(self._send_all, uids))
+
+    def close(self) -> None:
+        """Finish the request under way, and what marks its run."""
+        self._thread.stop(wait_s=ANSWER_S)
+
+    def _is_due(self, found: TrainingObject | None, now: float) -> bool:
+        if found is None or found.workload is None or self._namespace not in (None, found.namespace):
+            return False
+        status = found.state.status
+        is_sent = found.state.traced == status.attempt
+        return status.phase.is_final and not is_sent and now - (status.finished_at or 0.0) < MOST_AGE_S
+
+    def _send_all(self, uids: tuple[str, ...]) -> None:
+        try:
+            for uid in uids:
+                self._send(uid)
+        except (OSError, ClusterError) as error:
+            if not self._retry_s:
+                log.warning("spans cannot be sent to %s: %s", self._receiver.url, error)
+            self._retry_s = min(MOST_RETRY_S, max(RETRY_S, 2 * self._retry_s))
+            self._retry_at = time.time() + self._retry_s
+        else:
+            self._retry_s = 0.0
+
+    def _send(self, uid: str) -> None:
+        found = self._cluster.view.find(uid)
+        if found is None or found.workload is None or not self._is_due(found, time.time()):
+            self._due.pop(uid, None)  # it is gone or goes on, or the receiver did not answer for too long
+            return
+        attempt = found.state.status.attempt
+        if self._sent.get(uid) != attempt:
+            if not self._may_act():
+                return
+            self._receiver.send(found.workload, spans_of(found.workload, known_events(found), found.state.attempts))
+            self._sent[uid] = attempt
+        if self._may_act():
+            # If the object has changed meanwhile, its newer version is marked with the next pass.
+            self._cluster.write(found, replace(found.state, traced=attempt), is_quiet=True)
