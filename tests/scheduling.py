@@ -104,14 +104,24 @@ class LongestFirst:
         num_workers: How many collect the tests before the first is handed out.
         seconds: How long each file took before.
         set_up_of: What the tests of a file share, of ``SET_UPS``.
+        is_over: Whether nothing more is handed out; a worker ends the file that it has.
+
+    Attributes:
+        left: Tests that were not handed out for that reason.
     """
 
     def __init__(
-        self, num_workers: int, seconds: Mapping[str, float], set_up_of: Callable[[str], str | None] = lambda _: None
+        self,
+        num_workers: int,
+        seconds: Mapping[str, float],
+        set_up_of: Callable[[str], str | None] = lambda _: None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._num_workers = num_workers
         self._seconds = seconds
         self._set_up_of = set_up_of
+        self._is_over = is_over
+        self.left: list[str] = []
         self._tests: Sequence[str] = ()
         self._waiting: list[Part] | None = None
         self._handed_out: dict[Worker, list[int]] = {}
@@ -183,6 +193,9 @@ class LongestFirst:
         if node.shutting_down:
             return
         assert self._waiting is not None
+        if self._waiting and self._is_over():
+            self.left += [self._tests[index] for part in self._waiting for index in part.tests]
+            self._waiting.clear()
         while len(self._handed_out[node]) < 2:
             part = self._next_for(node)
             if part is None:

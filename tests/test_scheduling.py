@@ -165,6 +165,20 @@ def test_what_only_so_many_may_have_is_set_up_by_no_other(monkeypatch: pytest.Mo
     assert scheduler.tests_finished, "what a dead worker had is no longer had"
 
 
+def test_nothing_more_is_handed_out_once_the_time_is_over_and_what_is_left_is_known() -> None:
+    is_over = False
+    scheduler = LongestFirst(1, {"b.py": 50.0, "c.py": 5.0}, is_over=lambda: is_over)
+    (worker,) = begun(scheduler, 1)
+    assert worker.given == ["b.py::1", "c.py::1", "c.py::2"]
+    worker.run(scheduler)
+    is_over = True
+    while worker.given:
+        worker.run(scheduler)
+    assert scheduler.left == TESTS[:3]
+    assert scheduler.tests_finished
+    assert worker.shutting_down
+
+
 def test_one_worker_alone_comes_to_all_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = dict(zip(("a.py", "b.py", "c.py"), SET_UPS, strict=True))
     scheduler = LongestFirst(1, {"a.py": 9.0, "b.py": 8.0}, kinds.get)

@@ -6,7 +6,7 @@ Loaded in the process that starts the workers and, as all plugins are, in each w
 import json
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,16 @@ What it took with ``-m long`` stands by itself: a file may have seconds of tests
 """
 
 NUM_WORKERS, NUM_WORKERS_LONG = 6, 4
+SCHEDULER = pytest.StashKey[LongestFirst]()
 
 SHORT_S = 2.0
 """Files that took less are in no record."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--budget", type=float, metavar="MINUTES", help="begin no further file of tests after so long, and say which"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -34,9 +41,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> LongestFirst | None:
     """A file stays with one worker, and the longest begin first."""
     if config.getoption("dist") != "loadfile":
         return None
-    return LongestFirst(
-        len(config.getoption("tx")), _recorded()[_record_of(config)], lambda file: set_up_of(config.rootpath / file)
+    scheduler = LongestFirst(
+        len(config.getoption("tx")),
+        _recorded()[_record_of(config)],
+        lambda file: set_up_of(config.rootpath / file),
+        Budget(config.getoption("budget")).is_used_up,
     )
+    config.stash[SCHEDULER] = scheduler
+    return scheduler
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -51,6 +63,19 @@ def pytest_configure(config: pytest.Config) -> None:
         if len(config.getoption("tx", None) or ()) > 1 and not config.getoption("collectonly"):
             compile_new(config)
         config.pluginmanager.register(Course(config), "fairlead-course")
+
+
+class Budget:
+    """The time in which files of tests are begun, from the first one on."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self._seconds = float("inf") if minutes is None else 60 * minutes
+        self._end: float | None = None
+
+    def is_used_up(self) -> bool:
+        if self._end is None:
+            self._end = time.monotonic() + self._seconds
+        return time.monotonic() > self._end
 
 
 class Course:
@@ -103,6 +128,11 @@ class Course:
             terminalreporter.section("had not ended")
             for test, begun in self._begun.items():
                 terminalreporter.write_line(f"{test}  for {time.monotonic() - begun:.0f} s")
+        scheduler = self._config.stash.get(SCHEDULER, None)
+        if scheduler is not None and scheduler.left:
+            terminalreporter.section("not begun within the budget", yellow=True)
+            for file, number in Counter(map(file_of, scheduler.left)).items():
+                terminalreporter.write_line(f"{number} of {file}")
         if self._survivors:
             terminalreporter.section("left behind, and killed now", red=True)
             for each in self._survivors:
