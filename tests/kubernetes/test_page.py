@@ -55,6 +55,11 @@ def test_every_view_shows_the_cluster_to_an_administrator(
         for address, _, _ in MENU:
             status, text = page.page(address)
             assert (status, address) == (200, address), text
+        # No report of a simulation is in a cluster, and nothing suggests so.
+        for address, expected in (("/simulations", 200), ("/simulations/1700000000000-abcdef", 404)):
+            status, text = page.page(address)
+            assert status == expected
+            assert "kept on the machine that made them" in text
         _, text = page.page("/")
         assert "first" in text
         assert "waiting-run" in text

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlead.cluster.local.home import Home
-from fairlead.control.outcomes import gpus_held, summary, thinned
+from fairlead.control.outcomes import averaged, summary, thinned
 from fairlead.control.simulation import simulate
 from fairlead.control.simulation_figures import Result
 from fairlead.control.simulation_reports import (
@@ -46,7 +48,8 @@ def test_a_report_is_read_as_it_was_kept(home: Home) -> None:
     assert read_report(home, keep_report(home, report)) == report
     (first, _) = report.policies
     assert first.summary == found[0][2]
-    assert first.gpus_held == tuple(gpus_held(found[0][1]))
+    # Eight GPUs for an hour and the minute of the third, which is two thirds of a stretch, and four for the other hour.
+    assert [round(level, 3) for _, level in first.gpus_held] == [8.0] * 40 + [6.667] + [4.0] * 39
     assert first.waits[-1] == (3540.0, 1.0)
 
 
@@ -73,6 +76,28 @@ def test_a_report_of_many_runs_teams_and_pools_is_small(home: Home) -> None:
     assert (only.num_pools, len(only.summary.pools)) == (50, MOST_POOLS)
     assert max(map(len, (only.gpus_held, only.runs_waiting, only.waits))) <= MOST_POINTS
     assert (home.simulations / f"{keep_report(home, report)}.json").stat().st_size < 64 * 1024
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=20), st.integers(1, 9))
+def test_averages_have_the_same_sum_and_no_stretch_more_than_its_highest_level(
+    changes: list[tuple[int, int]], num: int
+) -> None:
+    levels = dict(sorted(changes))
+    steps = [(float(at), float(level)) for at, level in levels.items()]
+    span = 60.0
+    found = averaged(steps, span, num)
+    exact = [max((at, level) for at, level in [(-1, 0), *levels.items()] if at <= second)[1] for second in range(60)]
+    assert len(found) == num
+    assert sum(level for _, level in found) * span / num == pytest.approx(sum(exact))
+    assert all(level <= max(exact) + 1e-9 for _, level in found)
+    if 60 % num == 0:
+        width = 60 // num
+        means = [sum(exact[place * width : (place + 1) * width]) / width for place in range(num)]
+        assert [level for _, level in found] == pytest.approx(means)
+
+
+def test_no_time_has_no_level() -> None:
+    assert averaged([(0.0, 3.0)], 0.0, 2) == [(0.0, 0.0), (0.0, 0.0)]
 
 
 def test_fewer_steps_keep_the_highest_level_and_how_it_ends() -> None:

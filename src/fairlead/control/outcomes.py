@@ -253,6 +253,20 @@ def thinned(steps: Sequence[tuple[float, float]], most: int) -> Sequence[tuple[f
     ]
 
 
+def averaged(steps: Sequence[tuple[float, float]], span_s: float, num: int) -> Steps:
+    """Return the mean levels of equal stretches of the time from 0 to ``span_s``, as steps (start, mean)."""
+    length_s = span_s / num
+    sums = [0.0] * num
+    for (at, level), (until, _) in pairwise([*steps, (span_s, 0.0)]):
+        low, high = at, min(until, span_s)
+        place = min(int(low / length_s), num - 1) if length_s else num
+        while low < high and place < num:
+            end = min(high, (place + 1) * length_s) if place < num - 1 else high
+            sums[place] += level * (end - low)
+            low, place = end, place + 1
+    return [(place * length_s, total / length_s if length_s else 0.0) for place, total in enumerate(sums)]
+
+
 def _steps(spans: Iterable[tuple[float, float, float]]) -> Steps:
     """Sum levels, each of which lasts from one time to another."""
     changes = sorted(change for since, until, level in spans for change in ((since, level), (until, -level)))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.records import build, plain
-from fairlead.control.outcomes import Summary, gpus_held, gpus_there, queue_length, thinned, wait_shares
+from fairlead.control.outcomes import Summary, averaged, gpus_held, gpus_there, queue_length, thinned, wait_shares
 from fairlead.control.simulation_figures import Result
 from fairlead.errors import ClusterError, NotFound
 from fairlead.frozen import dataclass
@@ -24,6 +24,8 @@ MOST_TEAMS = MOST_POOLS = 40
 """Teams with the most runs, and the first pools, that a report has by themselves."""
 MOST_POINTS = 240
 """Maximum steps of a line, one for each pixel or two of the page's charts."""
+NUM_AVERAGES = 80
+"""Steps of the GPUs that runs hold, which change with each run: the lines of several policies would hide each other."""
 
 _NAME = re.compile(r"[0-9]{13}-[0-9a-f]{6}")
 _VERSION = 1
@@ -38,6 +40,7 @@ class PolicyReport:
     Attributes:
         summary: Without the teams and pools that are too many.
         num_teams: All teams, shown or not; ``num_pools`` likewise.
+        gpus_held: Averages of equal stretches of the longest simulation of the report.
         waits: Share of the runs that waited no longer than so many seconds.
     """
 
@@ -72,7 +75,7 @@ class SimulationReport:
 
 def report_of(title: str, settings: Sequence[str], results: Sequence[Result], at: float) -> SimulationReport:
     """Return the report of a simulation."""
-    outcome = results[0][1]
+    outcome, span_s = results[0][1], max(each.ended_s for _, each, _ in results)
     return SimulationReport(
         title=title,
         at=at,
@@ -80,7 +83,7 @@ def report_of(title: str, settings: Sequence[str], results: Sequence[Result], at
         num_runs=len(outcome.runs),
         num_nodes=outcome.num_nodes,
         num_gpus=outcome.num_gpus,
-        policies=tuple(map(_policy_report, results)),
+        policies=tuple(_policy_report(result, span_s) for result in results),
     )
 
 
@@ -132,7 +135,7 @@ def read_report(home: Home, name: str) -> SimulationReport:
         ) from error
 
 
-def _policy_report(result: Result) -> PolicyReport:
+def _policy_report(result: Result, span_s: float) -> PolicyReport:
     policy, outcome, summary = result
     most = sorted(summary.teams, key=lambda team: (-summary.teams[team].num_runs, team))[:MOST_TEAMS]
     return PolicyReport(
@@ -145,7 +148,7 @@ def _policy_report(result: Result) -> PolicyReport:
         num_teams=len(summary.teams),
         num_pools=len(summary.pools),
         gpus_up=_line(gpus_there(outcome)),
-        gpus_held=_line(gpus_held(outcome)),
+        gpus_held=_line(averaged(gpus_held(outcome), span_s, NUM_AVERAGES)),
         runs_waiting=_line(queue_length(outcome)),
         waits=_line(wait_shares([run.waited_s for run in outcome.runs])),
     )

@@ -9,6 +9,7 @@ from fairlead.control.outcomes import time_spent
 from fairlead.control.simulation_figures import describe_cost, pool_rows, team_rows
 from fairlead.control.simulation_reports import (
     MOST_REPORTS,
+    NUM_AVERAGES,
     PolicyReport,
     SimulationReport,
     read_report,
@@ -145,7 +146,8 @@ def _charts(report: SimulationReport) -> list[StepChart]:
         ),
     ]
     if gpus:
-        held = step_chart("GPUs that runs hold", lines(lambda each: each.gpus_held), span_s=span_s, top=gpus)
+        title = f"GPUs that runs hold, averaged over {describe_duration(span_s / NUM_AVERAGES)}"
+        held = step_chart(title, lines(lambda each: each.gpus_held), span_s=span_s, top=gpus)
         charts.insert(0, held)
     return charts
 
