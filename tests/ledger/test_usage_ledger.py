@@ -3,6 +3,7 @@
 import threading
 from collections import defaultdict
 from dataclasses import replace
+from itertools import zip_longest
 
 import pytest
 
@@ -13,6 +14,7 @@ from fairlead.cluster.postgres import PostgresDatabase, check_address, translate
 from fairlead.errors import ClusterError, Conflict
 from fairlead.ledger.activity import ended_ms
 from fairlead.ledger.bills import statement, stretches_of
+from fairlead.ledger.comparison import busy_levels, pool_loads
 from fairlead.ledger.usage import DAY_MS, HOUR_MS, Use, share_of
 from fairlead.state.snapshot import Grant, Pod, PodPhase
 from tests.ledger.months import MONTH_MS, START_MS, Life, Month, month, recount
@@ -62,6 +64,25 @@ def test_a_month_is_billed_as_by_the_recount(ledger_place: str) -> None:
     assert ledger.open_pods() == {}
     assert ledger.pools() == {f"node-{number}": f"pool-{number}" for number in range(4)}
     ledger.close()
+
+
+def test_the_loads_of_days_sum_to_the_load_of_all_pods(ledger_place: str) -> None:
+    world = month(11)
+    ledger = filled(ledger_place, world)
+    pools = {node.name: "even" if int(node.name[-1]) % 2 == 0 else "odd" for node in world.nodes}
+    spans = defaultdict[str, list[tuple[str, int, int]]](list)
+    for one in (ended_of(world, life) for life in world.lives):
+        if one.held.share:
+            pod = one.held.pod
+            spans[pools[pod.node]].append((pod.node, round(pod.created_at * 1000), one.end_ms))
+    summed = defaultdict[str, list[int]](list)
+    for day in range(START_MS // DAY_MS, (START_MS + 3 * MONTH_MS) // DAY_MS):
+        loads = pool_loads(ledger.of_day(day), pools, day * DAY_MS, (day + 1) * DAY_MS)
+        for pool, busy in loads.get(None, {}).items():
+            summed[pool] = [sum(both) for both in zip_longest(summed[pool], busy, fillvalue=0)]
+    ledger.close()
+    assert dict(summed) == {pool: busy_levels(found) for pool, found in spans.items()}
+    assert set(map(len, summed.values())) == {2}
 
 
 def _by_use(lines: object) -> dict[Use, int]:
