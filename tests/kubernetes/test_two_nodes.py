@@ -7,6 +7,7 @@ between pods, a kubelet that gives a stop notice, a checkpoint on a volume, a pr
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, pack, render_
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
-from fairlead.specs.training import Checkpoint, Training
+from fairlead.specs.training import Checkpoint, Elastic, Training
 from fairlead.state.snapshot import Phase, Workload
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import operating
@@ -36,6 +37,7 @@ from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import kubectl, new_namespace, pod
 from tests.kubernetes.testcluster import own_python, volumes
 from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.runtime.test_elastic import TOLERANCE, elastic, losses
 from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.kubernetes, pytest.mark.torch]
@@ -44,6 +46,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, EVERY = 90, 15
 RANKS = "ranks"
 PATIENCE_S = 900.0  # a busy machine takes minutes to import PyTorch
+READ = ("cat", "/checkpoints/said/losses.jsonl")
 BITS = re.compile(r"bits per byte: unigram (?P<unigram>[\d.]+), model (?P<model>[\d.]+)")
 
 
@@ -75,24 +78,24 @@ def the_example(**changes: Any) -> Training:
     return replace(spec, run=run, nodes=2, ranks_per_node=1, **changes)
 
 
-def on_kubernetes(cluster: RealCluster, namespace: str) -> Training:
-    """The same with what a cluster needs to know: an image, room, and a place for checkpoints that all nodes reach."""
+def for_pods(cluster: RealCluster, namespace: str, every_steps: int) -> dict[str, Any]:
+    """What a cluster needs to know: an image, room, and a place for checkpoints that all nodes reach."""
     volumes.share(cluster, namespace, "checkpoints")
     claim = {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "checkpoints"}}
     mount = {"name": "checkpoints", "mountPath": "/checkpoints"}
     spec = {"volumes": [claim], "containers": [{"name": RANKS, "volumeMounts": [mount]}]}
-    return the_example(
-        team=namespace,
-        image=own_python.NAME,
-        resources=Resources(cpu_milli=900, memory_bytes=2 * 1024**3),
-        checkpoint=Checkpoint(to="/checkpoints", every_steps=EVERY),
-        kubernetes=overlay({"spec": spec}),
-    )
+    return {
+        "team": namespace,
+        "image": own_python.NAME,
+        "resources": Resources(cpu_milli=900, memory_bytes=2 * 1024**3),
+        "checkpoint": Checkpoint(to="/checkpoints", every_steps=every_steps),
+        "kubernetes": overlay({"spec": spec}),
+    }
 
 
-def submit(cluster: KubernetesCluster, spec: Training) -> None:
+def submit(cluster: KubernetesCluster, spec: Training, workdir: Path = EXAMPLES) -> None:
     """Submit with the working directory, whose parts come after the run that owns them; pods wait for them."""
-    archive = pack(EXAMPLES)
+    archive = pack(workdir)
     assert archive is not None
     body = write_object(spec)
     body["metadata"]["annotations"] = {WORKDIR: archive.annotation}
@@ -176,6 +179,13 @@ def until_between_checkpoints(watch: Watch, cluster: RealCluster, pod: str, step
     return found[0]
 
 
+def kill_rank(cluster: RealCluster, namespace: str, pod: str, rank: int) -> None:
+    """Kill a rank in its pod, without a word."""
+    read = f"import json; print(json.load(open('{POD_DIR}/started.json'))['pids']['{rank}'])"
+    pid = kubectl(cluster, namespace, "exec", pod, "-c", RANKS, "--", "python", "-c", read).strip()
+    kubectl(cluster, namespace, "exec", pod, "-c", RANKS, "--", "sh", "-c", f"kill -9 {pid}")
+
+
 def occupy(cluster: RealCluster, namespace: str) -> None:
     """Pods of somebody else on both nodes, beside which each holds only one member of the gang."""
     resources = {"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}}
@@ -193,7 +203,7 @@ def test_the_example_survives_a_killed_rank_and_a_drained_node_and_learns_the_sa
     for binding in render_operator_bindings("lm"):
         applied(cluster, binding)
     occupy(cluster, "lm")
-    spec = on_kubernetes(cluster, "lm")
+    spec = the_example(**for_pods(cluster, "lm", EVERY))
     runs = KubernetesCluster(Client(access), namespace="lm")
     name = spec.name
     with operating(access, "lm"):
@@ -204,9 +214,7 @@ def test_the_example_survives_a_killed_rank_and_a_drained_node_and_learns_the_sa
         assert {each["spec"]["nodeName"] for each in pods} == set(cluster.nodes)
 
         step = until_between_checkpoints(watch, cluster, f"{name}-0-0", 2 * EVERY)
-        ranks = f"import json; print(json.load(open('{POD_DIR}/started.json'))['pids']['1'])"
-        pid = kubectl(cluster, "lm", "exec", f"{name}-0-1", "-c", RANKS, "--", "python", "-c", ranks).strip()
-        kubectl(cluster, "lm", "exec", f"{name}-0-1", "-c", RANKS, "--", "sh", "-c", f"kill -9 {pid}")
+        kill_rank(cluster, "lm", f"{name}-0-1", 1)
         watch.say(f"killed rank 1 with SIGKILL, after step {step}")
         killed = watch.until(Phase.RUNNING, 1)
         assert killed.status.last_failure is not None
@@ -235,3 +243,69 @@ def test_the_example_survives_a_killed_rank_and_a_drained_node_and_learns_the_sa
     there = model_bits(kubectl(cluster, "lm", "logs", f"{name}-2-0", "-c", RANKS))
     watch.say(f"bits per byte: {there} there, {here} on this machine")
     assert there == pytest.approx(here, abs=0.002)
+
+
+def test_ranks_in_other_pods_go_on_without_those_that_were_killed_and_take_them_in_again(
+    cluster: RealCluster, access: Access, tmp_path: Path
+) -> None:
+    from tests.runtime import elastic_program
+
+    steps = 150
+    new_namespace(cluster, "elastic")
+    for binding in render_operator_bindings("elastic"):
+        applied(cluster, binding)
+    occupy(cluster, "elastic")
+    (tmp_path / "work").mkdir()
+    shutil.copy(elastic_program.__file__, tmp_path / "work")
+    spec = Training(
+        name="steadfast", run=f"mkdir -p /checkpoints/said && python elastic_program.py {steps} /checkpoints/said 0.1",
+        nodes=2, ranks_per_node=2, elastic=Elastic.IN_PLACE, env={"OMP_NUM_THREADS": "1"},
+        **for_pods(cluster, "elastic", 1000),
+    )  # fmt: skip
+    runs = KubernetesCluster(Client(access), namespace="elastic")
+
+    def said() -> dict[int, list[Any]]:
+        """Loss and number of ranks of each step, as it was made last."""
+        try:
+            text = kubectl(cluster, "elastic", "exec", "steadfast-0-1", "-c", RANKS, "--", *READ)
+        except subprocess.CalledProcessError:  # nothing is there yet
+            return {}
+        return {step: rest for step, *rest in map(json.loads, text.splitlines())}
+
+    def ranks() -> int:
+        assert watch.run.status.attempt == 0, watch.run.status
+        assert not watch.run.status.phase.is_final, watch.run.status
+        made = said()
+        return int(made[max(made)][1]) if made else 0
+
+    with operating(access, "elastic"):
+        submit(runs, spec, tmp_path / "work")
+        watch = Watch(runs, spec)
+        watch.until(Phase.RUNNING, 0)
+        pods = [cluster.request("GET", f"/api/v1/namespaces/elastic/pods/steadfast-0-{index}") for index in range(2)]
+        assert {each["spec"]["nodeName"] for each in pods} == set(cluster.nodes)
+        until(lambda: ranks() == 4 and max(said()) >= 5, said, timeout_s=PATIENCE_S)
+        watch.say(f"rank 3 is killed on node {pods[1]['spec']['nodeName']}, after step {max(said())}")
+        kill_rank(cluster, "elastic", "steadfast-0-1", 3)
+        until(lambda: ranks() == 3, said, timeout_s=PATIENCE_S)
+        watch.say(f"three ranks go on, at step {max(said())}; rank 0 is killed on the other node")
+        kill_rank(cluster, "elastic", "steadfast-0-0", 0)
+        until(lambda: ranks() < 4, said, timeout_s=PATIENCE_S)
+        until(lambda: ranks() == 4, said, timeout_s=PATIENCE_S)
+        watch.say(f"four ranks train, at step {max(said())}")
+        last = said()
+        done = watch.until(Phase.SUCCEEDED, 0)
+        told = [(event.type, event.reason.message) for event in runs.events(done.uid)]
+    for kind, message in told:
+        watch.say(f"{kind}: {message}")
+    assert (done.status.program_failures, done.status.disruptions) == (0, 0)
+    kinds = [kind for kind, _ in told]
+    assert "RankLost" in kinds, told
+    assert "RankReturned" in kinds, told
+    gang, calm = elastic(tmp_path, "calm", 0.0, steps=max(last))
+    with gang:
+        gang.finish()
+    expected = losses(calm)
+    assert sorted(last) == list(range(1, max(last) + 1))
+    assert {number for _, number, *_ in last.values()} >= {3, 4}
+    assert max(abs(last[step][0] / expected[step][0] - 1) for step in last) < TOLERANCE

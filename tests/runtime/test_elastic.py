@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.runtime.gang import Gang
+from tests.runtime.test_member_server import serving
 
 STEPS = 60
 # A float sum over three parts is another than that over four.
@@ -26,15 +28,19 @@ def ranks_of_last_step(results: Path) -> int:
     return int(said[max(said)][1])
 
 
-def elastic(tmp_path: Path, name: str, pace_s: float, *, steps: int = STEPS) -> tuple[Gang, Path]:
+def elastic(
+    tmp_path: Path, name: str, pace_s: float, *, steps: int = STEPS, port: int | None = None
+) -> tuple[Gang, Path]:
+    """A gang whose ranks find each other by files, or at the server on a port, as in pods."""
     from tests.runtime import elastic_program
 
     results = tmp_path / name
     results.mkdir()
+    at = {} if port is None else {"FAIRLEAD_MEMBERS_HOST": "127.0.0.1", "FAIRLEAD_MEMBERS_PORT": str(port)}
     gang = Gang(
         elastic_program.train, steps, results, pace_s, 10,
         pod_dir=results / "pod", to=results / "checkpoints", world_size=4,
-        env={"FAIRLEAD_MEMBERS_DIR": str(results / "members")}, preload=["tests.runtime.elastic_program"],
+        env={"FAIRLEAD_MEMBERS_DIR": str(results / "members"), **at}, preload=["tests.runtime.elastic_program"],
     )  # fmt: skip
     return gang, results
 
@@ -82,6 +88,28 @@ def test_ranks_go_on_without_those_that_were_killed_and_train_the_same(tmp_path:
     (message,) = (message for _, message in events if "back already" in message)
     assert message.startswith("rank 1 is gone and rank 1 is back already; 4 of 4 ranks go on in place after step ")
     assert (results / "checkpoints").exists()
+
+
+@pytest.mark.torch
+@pytest.mark.long
+def test_ranks_that_share_no_directory_go_on_without_one_and_take_it_in_again(tmp_path: Path) -> None:
+    gang, calm = elastic(tmp_path, "calm", 0.0, steps=24)
+    with gang:
+        gang.finish()
+    port = free_port()
+    gang, results = elastic(tmp_path, "disturbed", 0.05, steps=24, port=port)
+    with serving(port), gang:
+        gang.until(lambda: len(losses(results)) >= 5, "step 5")
+        gang.signal(0, signal.SIGKILL)
+        gang.until(lambda: ranks_of_last_step(results) == 3, "a step of three ranks", without=0)
+        gang.revive(0)
+        gang.until(lambda: ranks_of_last_step(results) == 4, "a step of four ranks again")
+        gang.finish()
+        told = [kind for rank in range(4) for kind, _ in gang.events(rank)]
+    expected, found = losses(calm), losses(results)
+    assert sorted(found) == list(range(1, 25))
+    assert max(abs(found[step][0] / expected[step][0] - 1) for step in expected) < TOLERANCE
+    assert (told.count("RankLost"), told.count("RankReturned")) == (1, 1)
 
 
 @pytest.mark.torch

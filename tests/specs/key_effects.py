@@ -392,6 +392,7 @@ EFFECTS["Training"] = [
     Effect("launch", None, "exec", local_pod),
     Effect("snapshot", True, False, kept_code),
     Effect("elastic", None, "in_place", local_pod, {"nodes": 2}),
+    Effect("elastic", None, "in_place", kubernetes_pod, {"nodes": 2}),
     Effect("terminate_on_nan", True, False, local_pod),
     Effect("terminate_on_nan", True, False, kubernetes_pod),
     Effect("engine", "jobset", "volcano", for_engine),

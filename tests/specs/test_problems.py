@@ -6,6 +6,7 @@ import pytest
 
 from fairlead.errors import InvalidSpec
 from fairlead.specs.constraints import BrokenRules
+from fairlead.specs.engines import Engine
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.parallel import Parallel
 from fairlead.specs.training import Checkpoint, Elastic, Framework, Training
@@ -72,6 +73,7 @@ def test_a_number_of_nodes_that_is_none_is_told_with_what_to_give(given: str, se
     [
         ({}, "with `in_place` the other ranks go on, and there are none"),
         ({"nodes": 2, "framework": Framework.JAX}, "not by `framework: jax`"),
+        ({"nodes": 2, "engine": Engine.KUEUE, "queue": "a"}, "`in_place` is for pods that Fairlead starts"),
         ({"nodes": 2, "parallel": Parallel(data=2)}, "`parallel` fixes that; leave one out"),
         ({"nodes": 2, "checkpoint": Checkpoint(memory_every_s=9)}, "leave `checkpoint.memory_every` out"),
     ],

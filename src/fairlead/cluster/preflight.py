@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
 from fairlead.specs.constraints import quote
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.training import Elastic, Training
+from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 
 if TYPE_CHECKING:
@@ -52,11 +52,6 @@ NO_GATEWAY = {
 NO_POPULATION = (
     "pbt lets trials go on from each other's checkpoints, which is for this machine, not yet for Kubernetes; give "
     "asha, hyperband or median"
-)
-# Ranks meet in a shared directory, which pods do not have.
-NO_IN_PLACE = (
-    "`in_place` is for ranks on one machine, not yet for Kubernetes; leave it out, and a lost rank restarts the run "
-    "from its checkpoint"
 )
 # The memory of a pod is lost with it, and a restarted gang has new pods.
 NO_POD_MEMORY = (
@@ -162,9 +157,7 @@ def pod_place_problem(spec: Training) -> str | None:
 
 def pod_problem(spec: Training) -> str | None:
     """Return the reason why Kubernetes cannot recover a run as its spec demands; None when it can."""
-    if spec.checkpoint.is_in_memory:
-        return f"checkpoint.memory_every: {NO_POD_MEMORY}"
-    return f"elastic: {NO_IN_PLACE}" if spec.elastic is Elastic.IN_PLACE else None
+    return f"checkpoint.memory_every: {NO_POD_MEMORY}" if spec.checkpoint.is_in_memory else None
 
 
 def shared_memory_problem(spec: Training) -> str | None:

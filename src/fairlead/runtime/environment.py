@@ -38,6 +38,7 @@ class Environment:
         traced: The program runs with fake tensors, to measure the memory that it would allocate.
         probed: This attempt only measures how long a step of its split takes.
         members_dir: Directory through which ranks continue in place after one is killed; None if all restart instead.
+        members_at: Host and port of the server through which they do so in pods; None if they share the directory.
         elastic: The next attempt of the run may have another number of ranks, as its spec allows.
     """
 
@@ -64,6 +65,7 @@ class Environment:
     grace_s: float = 30.0
     terminate_on_nan: bool = True
     members_dir: Path | None = None
+    members_at: tuple[str, int] | None = None
     elastic: bool = False
     parallel: str | None = None
     traced: bool = False
@@ -105,6 +107,8 @@ def read_environment(
         raise Misuse("a checkpoint is due either after some seconds or after some steps; give one of the two")
     pod_dir = environ.get("FAIRLEAD_POD_DIR")
     members_dir = environ.get("FAIRLEAD_MEMBERS_DIR")
+    members_host = environ.get("FAIRLEAD_MEMBERS_HOST")
+    members_port = _whole(environ, "FAIRLEAD_MEMBERS_PORT")
     memory_dir = environ.get("FAIRLEAD_CHECKPOINT_MEMORY")
     grace_s = _number(environ, "FAIRLEAD_GRACE_S")
     return Environment(
@@ -131,6 +135,7 @@ def read_environment(
         grace_s=30.0 if grace_s is None else grace_s,
         terminate_on_nan=environ.get("FAIRLEAD_TERMINATE_ON_NAN") != "0",
         members_dir=Path(members_dir) if members_dir else None,
+        members_at=(members_host, members_port) if members_host and members_port else None,
         elastic=environ.get("FAIRLEAD_ELASTIC") == "1",
         parallel=environ.get("FAIRLEAD_PARALLEL") or None,
         traced=environ.get("FAIRLEAD_TRACED") == "1",

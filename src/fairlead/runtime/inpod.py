@@ -6,8 +6,9 @@ the ranks to standard output, one line each, every few seconds or at the given i
 so modules are imported only where needed. `enter DIRECTORY RANK COMMAND...` becomes another command with the
 environment of a rank of that directory's pod. `try PLACE` writes to an object store; `give` and `return` download the
 inputs and upload the outputs of a pipeline's step. `tracker COMMAND...` starts XGBoost's tracker and becomes a command,
-`mpi COMMAND...` MPI's process manager, `ray COMMAND...` a node of a Ray cluster. `export` forwards metrics and is used
-only by the shim. `await FILE` and `receive FILE` upload a working directory to a volume.
+`mpi COMMAND...` MPI's process manager, `ray COMMAND...` a node of a Ray cluster. `export` forwards metrics, and at
+`members PORT RUN` the ranks of an `elastic: in_place` run find each other; only the shim uses these two. `await FILE`
+and `receive FILE` upload a working directory to a volume.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 UUIDS = ("GPU-", "MIG-")
 MOST_GPUS = 64
+CGROUPS = "/sys/fs/cgroup"
 TERMINATION_LOG = "/dev/termination-log"
 LOOK_EVERY_S = 1.0
 LOOKS_AFTER_END = 3  # a sidecar that ends before the ranks' container is restarted
@@ -64,6 +66,10 @@ def main() -> None:
         from fairlead.runtime import ray_cluster
 
         ray_cluster.main(sys.argv[2:])
+    if len(sys.argv) == 4 and sys.argv[1] == "members":
+        from fairlead.runtime.elastic import member_server
+
+        member_server.main(int(sys.argv[2]), sys.argv[3])
     if sys.argv[1:] == ["export"]:
         from fairlead.runtime.experiment_tracking import exporter
 
@@ -73,7 +79,7 @@ def main() -> None:
     forms = (
         "run | report DIRECTORY [SECONDS] | enter DIRECTORY RANK COMMAND... | try PLACE "
         "| give PLACE DIRECTORY | return PLACE DIRECTORY NUMBER | tracker COMMAND... "
-        "| mpi COMMAND... | ray COMMAND... | export | await FILE | receive FILE"
+        "| mpi COMMAND... | ray COMMAND... | members PORT RUN | export | await FILE | receive FILE"
     )
     sys.exit(f"usage: runtime.pyz {forms}")
 
@@ -167,6 +173,8 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "step": [library],
         "begin_by": {"xgboost": [library, "tracker"], "mpi": [library, "mpi"], "ray": [library, "ray"]},
         "export": [library, "export"],
+        "members": [library, "members"],
+        "memory_cgroup": memory_cgroup(),
         "setup_stamp": os.path.join(os.path.dirname(pod_dir), "setup.done"),
         "env": env,
         "ranks": of_ranks,
@@ -181,6 +189,12 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "supervisor": None,
         "supervisor_lock": os.path.join(pod_dir, "supervisor.lock"),
     }
+
+
+def memory_cgroup() -> str | None:
+    """Return the directory in which a container finds the accounting of its memory, v1 or v2; None if it has none."""
+    found = ((CGROUPS, "memory.events"), (f"{CGROUPS}/memory", "memory.oom_control"))
+    return next((place for place, name in found if os.path.exists(f"{place}/{name}")), None)
 
 
 def as_member(told: Mapping[str, Any], index: int) -> dict[str, Any]:

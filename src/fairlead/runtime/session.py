@@ -340,10 +340,13 @@ class Run:
         directory = self._environment.members_dir
         if directory is None or not self._can_go_on_in_place():
             return Steps(place=place, num_members=size, host=host, **rest)
+        from fairlead.runtime.elastic.boards import open_board
         from fairlead.runtime.elastic.group import EpochGroup
 
-        comes_back = self._comes_back()
-        self._membership = Membership(directory, place, size)
+        comes_back, token = self._comes_back(), f"{os.getpid()}-{time.monotonic_ns()}"
+        run = f"{self._environment.run_uid}/{self.attempt}"
+        board = open_board(directory, self._environment.members_at, run, place, token)
+        self._membership = Membership(board, token, place, size)
         return ElasticSteps(
             membership=self._membership, group=EpochGroup(self._membership), rank=place, world_size=size,
             state=self._state, has_state=not comes_back, host=host, **rest,

@@ -110,7 +110,9 @@ class Shim:
         self._ended: dict[str, Any] = {}
         self._tick_at = 0.0
         self._supervisor_at = 0.0
-        self._num_oom_kills = processes.num_oom_kills(self._cgroup)
+        # A container sees the counts of its cgroup, but starts no process in another.
+        self._memory_cgroup: str | None = self._cgroup or pod.get("memory_cgroup")
+        self._num_oom_kills = processes.num_oom_kills(self._memory_cgroup)
         self._usage = usage.Usage()
         self._started: dict[str, Any] = {}
         self._argv: Sequence[str] = ()
@@ -293,6 +295,7 @@ class Shim:
             why = "no launcher was at hand"
         self._argv = plan.argv
         self._warm = warm if why is None else None
+        self._start_member_server()
         self._started = {
             "at": time.time(),
             "launch": "exec" if self._warm is None else "fork",
@@ -305,6 +308,26 @@ class Shim:
         self._tell_started()
         self._poke()
         return False
+
+    def _start_member_server(self) -> None:
+        """Start the server at which the ranks of an in-place run in pods find each other, beside the first of them.
+
+        It ends with this process. If it is killed, ranks train on, and the next one that is lost restarts the run.
+        """
+        env = self._pod["env"]
+        port, argv = env.get("FAIRLEAD_MEMBERS_PORT"), self._pod.get("members")
+        if not port or not argv or self._pod["ranks"][0]["rank"] != 0:
+            return
+        run = f"{env['FAIRLEAD_RUN_UID']}/{env['FAIRLEAD_ATTEMPT']}"
+        null, shim = os.open(os.devnull, os.O_RDWR), os.getpid()
+        if ranks.fork_with_signals_held() == 0:
+            try:
+                ranks.enter(shim, self._cgroup, null, null)
+            except OSError as error:
+                ranks.give_up(error)
+            ranks.become((sys.executable, "-I", *argv, port, run), env, self._pod["workdir"])
+        ranks.release_signals()
+        os.close(null)
 
     def _start_program(self, rank: Mapping[str, Any]) -> bool:
         """Start one rank; return True in the rank if it was forked."""
@@ -521,7 +544,7 @@ class Shim:
             # A rank that ends because another has failed is recorded after it, even if both are reaped together.
             at = max(time.time(), now + 0.001) if is_ending and _has_heeded(code, number) else now
             ended = {"rank": rank, "exit_code": code, "signal": number, "at": at}
-            is_oom = number == signal.SIGKILL and processes.num_oom_kills(self._cgroup) > self._num_oom_kills
+            is_oom = number == signal.SIGKILL and processes.num_oom_kills(self._memory_cgroup) > self._num_oom_kills
             self._signal_group(pid, signal.SIGKILL)  # processes left in its group hold its pipes open
             if self._may_return(rank, number, is_oom=is_oom):
                 self._return(rank)

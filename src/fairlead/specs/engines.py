@@ -39,6 +39,7 @@ PLACES = "places its pods itself"
 NO_SPAN = "a gang cannot change its size there; give `nodes` one number"
 NO_PRICE = "`max_price` cannot choose its nodes; leave it out, or give `max_cost`"
 NO_PRIORITY = "its queue has an order of its own; leave `priority` out"
+NO_IN_PLACE = "`in_place` is for pods that Fairlead starts; leave `elastic` out"
 STARTS = "starts the program itself"
 NO_FRAMEWORK = "ranks meet as it has them meet; leave `framework` out"
 NO_SETUP = "its workers have no `setup` step; put what it does into the image"
@@ -65,6 +66,8 @@ def engine_problems(spec: "Training") -> Iterable[tuple[str, str]]:
         yield "capacity", refusal(engine, PLACES, NO_PRICE)
     if spec.priority:
         yield "priority", refusal(engine, PLACES, NO_PRIORITY)
+    if spec.elastic == "in_place":
+        yield "elastic", refusal(engine, PLACES, NO_IN_PLACE)
     gpu = spec.resources.gpu
     if gpu is not None and gpu.milli % 1000:
         yield "resources", refusal(engine, PLACES, "a share of a GPU cannot be found for it; ask for whole GPUs")

@@ -19,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fairlead.runtime.elastic.membership import Epoch, Membership
 
-HOST = "127.0.0.1"
 CONNECT_WITHIN_S = 30.0
 STEP_WITHIN_S = 1800.0
 WATCH_EVERY_S = 0.05
@@ -37,7 +36,7 @@ class EpochGroup:
 
     def host(self) -> int:
         """Open the store at which the members of the next epoch meet, and return its port."""
-        self._hosted = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        self._hosted = dist.TCPStore(self._membership.host, 0, is_master=True, wait_for_workers=False)
         return self._hosted.port
 
     def form(self, epoch: Epoch, rank: int) -> None:
@@ -51,8 +50,8 @@ class EpochGroup:
         limit = timedelta(seconds=CONNECT_WITHIN_S)
         before = _open_sockets()
         store = self._hosted
-        if store is None or store.port != epoch.port:
-            store = dist.TCPStore(HOST, epoch.port, timeout=limit)
+        if store is None or (self._membership.host, store.port) != (epoch.host, epoch.port):
+            store = dist.TCPStore(epoch.host, epoch.port, timeout=limit)
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore(f"epoch-{epoch.number}", store),

@@ -248,9 +248,12 @@ class ElasticSteps(Steps):
         self._group.abort()
 
     def _is_by_others(self) -> bool:
-        """Return whether a member is gone or already waits for another epoch, so that this program is not the cause."""
-        deadline = time.monotonic() + SEEN_WITHIN_S
-        while not self._membership.gone() and not self._membership.has_left():
+        """Return whether a member is gone or already waits for another epoch, so that this program is not the cause.
+
+        The same holds when this rank cannot learn of that, as it is cut off.
+        """
+        deadline, membership = time.monotonic() + SEEN_WITHIN_S, self._membership
+        while not membership.gone() and not membership.has_left() and not membership.is_cut_off:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.02)

@@ -5,6 +5,8 @@ from typing import Any
 
 from fairlead.cluster import contract
 from fairlead.cluster.kubernetes.names import pod_name, service_name
+from fairlead.runtime.rendezvous import FIRST_PORT
+from fairlead.specs.training import Elastic
 from fairlead.state.plan import CreatePod
 from fairlead.state.run_places import place_of
 from fairlead.state.snapshot import Workload
@@ -13,6 +15,7 @@ HOME = "/fairlead"
 LOCAL = f"{HOME}/local"  # an emptyDir for files of this pod
 POD_DIR = f"{LOCAL}/pod"
 RUN_DIR = f"{LOCAL}/run"
+MEMBERS_DIR = f"{LOCAL}/members"
 WORK_DIR = f"{LOCAL}/work"
 USER_HOME = f"{LOCAL}/home"
 RUNTIME_DIR = f"{HOME}/runtime"
@@ -28,7 +31,7 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
     """Return the variables that all ranks of a pod share."""
     domain = f"{service_name(workload)}.{workload.spec.team}.svc"
     first = pod_name(workload.gang, create.attempt, 0)
-    return contract.environment(
+    env = contract.environment(
         workload,
         attempt=create.attempt,
         index=create.index,
@@ -41,6 +44,11 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
         # Kubelet and other pods connect to the pod's address.
         listen="0.0.0.0",
     )
+    if workload.gang.elastic is Elastic.IN_PLACE:
+        env["FAIRLEAD_MEMBERS_DIR"] = MEMBERS_DIR
+        env["FAIRLEAD_MEMBERS_HOST"] = env["MASTER_ADDR"]
+        env["FAIRLEAD_MEMBERS_PORT"] = str(MASTER_PORT + FIRST_PORT)
+    return env
 
 
 def instructions(

@@ -10,7 +10,6 @@ import json
 from fairlead.cluster.preflight import (
     IN_POD,
     MODEL_PLACES,
-    NO_IN_PLACE,
     NO_PLACES,
     NO_POD_MEMORY,
     NO_POPULATION,
@@ -334,7 +333,6 @@ def engine_rules() -> list[Rule]:
 
     others = f"!(self.engine in [{launches}]) || "
     return [
-        rule("!has(self.elastic) || self.elastic != 'in_place'", say(NO_IN_PLACE), at=".elastic"),
         rule("!has(self.checkpoint) || !has(self.checkpoint.memory_every)", say(NO_POD_MEMORY), at=".checkpoint"),
         rule("!has(self.queue) || has(self.engine)", say(engines.NO_ENGINE), at=".queue"),
         rule('!has(self.engine) || self.engine != "kueue" || has(self.queue)', say(engines.NO_QUEUE)),
@@ -343,6 +341,7 @@ def engine_rules() -> list[Rule]:
             "!has(self.capacity) || !has(self.capacity.max_price)", engines.PLACES, engines.NO_PRICE, at=".capacity"
         ),
         refused("!has(self.priority) || self.priority == 0", engines.PLACES, engines.NO_PRIORITY, at=".priority"),
+        refused("!has(self.elastic) || self.elastic != 'in_place'", engines.PLACES, engines.NO_IN_PLACE, at=".elastic"),
         refused("has(self.image)", engines.STARTS, engines.NO_IMAGE, at=".engine", of=others),
         refused("!has(self.framework)", engines.STARTS, engines.NO_FRAMEWORK, at=".framework", of=others),
         refused("!has(self.parallel)", engines.STARTS, engines.NO_SPLIT, at=".parallel", of=others),
