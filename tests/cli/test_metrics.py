@@ -48,6 +48,28 @@ def test_what_it_prints_is_what_status_and_cost_say(call: Call) -> None:
     call("delete", "--yes", "a")
 
 
+def test_an_endpoints_figures_are_those_of_its_gateway_and_its_replicas(call: Call, desk: Path) -> None:
+    (desk / "metrics").write_text("# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 7.0\n")
+    (desk / "web.yaml").write_text(
+        "kind: Serving\nname: web\nresources: {cpu: 0.05}\nrun: exec python3 -m http.server --bind 127.0.0.1 $PORT\n"
+    )
+    done = call("run", "web.yaml")
+    assert done.code == 0, done.err
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+
+    def is_there() -> bool:
+        found.clear()
+        found.update(samples(call("metrics").out))
+        return ("fairlead_gateway_replicas", frozenset({("service", "web"), ("revision", "r1")})) in found
+
+    until(is_there, lambda: [each for each in found if "gateway" in each[0]])
+    own = frozenset({("team", "default"), ("run", "web")})
+    assert found["fairlead_endpoint_replicas_wanted", own] == found["fairlead_endpoint_replicas_ready", own] == 1
+    (labels,) = (labels for name, labels in found if name == "vllm:generation_tokens_total")
+    assert [key for key, _ in labels] == ["replica"]
+    call("delete", "--yes", "web")
+
+
 def test_it_starts_nothing(call: Call) -> None:
     found = samples(call("metrics").out)
     assert found["fairlead_loop_running", frozenset()] == 0

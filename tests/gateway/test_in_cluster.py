@@ -10,7 +10,27 @@ import pytest
 from fairlead.gateway.in_cluster import Gateways
 from tests.debian import haproxy
 from tests.gateway.parts import LIMIT_S, Door, Replica, service
+from tests.ports import free_ports
 from tests.waiting import until
+
+
+def test_metrics_are_for_the_cluster_at_the_port_that_is_given(tmp_path: Path) -> None:
+    door, (port,) = Door(tmp_path), free_ports(1)
+    door.write_routes({"m": service()})
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        gateways = Gateways(tmp_path, listening, LIMIT_S, metrics_port=port)
+        running = threading.Thread(target=gateways.run)
+        running.start()
+        try:
+            door.wait_until_open()
+            assert door.demand()["admin_port"] == port
+            answer = door.ask("/metrics", admin=True, headers={"Host": f"10.1.2.3:{port}"})
+            assert answer.status == 200
+            assert b'fairlead_gateway_in_flight{service="m"} 0.0' in answer.body
+        finally:
+            gateways.end()
+            running.join(LIMIT_S)
+    assert not running.is_alive()
 
 
 def is_refused(port: int) -> bool:

@@ -1,12 +1,13 @@
 """What demand.json, the access log and the metrics say of requests."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.gateway.access_log import AccessLog, Entry
 from fairlead.gateway.tallies import BOUNDS_MS, SECONDS_KEPT, Latencies, ServiceTally
 from tests.gateway.conftest import Opener
-from tests.gateway.parts import Replica, service
+from tests.gateway.parts import Replica, revision, service
 from tests.waiting import until
 
 Make = Callable[..., Replica]
@@ -82,10 +83,36 @@ def test_metrics_count_by_service_revision_and_status(open_door: Opener, replica
         'fairlead_gateway_requests_total{code="404",revision="",service=""} 1.0',
         'fairlead_gateway_request_duration_seconds_bucket{le="+Inf",revision="r1",service="m"} 2.0',
         'fairlead_gateway_replicas{revision="r1",service="m"} 1.0',
+        'fairlead_gateway_revision_weight{revision="r1",service="m"} 1.0',
+        'fairlead_gateway_cold_start_seconds_count{service="asleep"} 0.0',
         "fairlead_gateway_routes_valid 1.0",
         "fairlead_gateway_defects_total 0.0",
     }
     until(lambda: expected <= {*door.ask("/metrics", admin=True).body.decode().splitlines()}, "all of them")
+
+
+def test_weights_are_those_of_requests_and_not_of_copies(open_door: Opener, replicas: Make) -> None:
+    old, new, copy = replicas("old"), replicas("new"), replicas("copy")
+    revisions = [revision("r1", old, weight=9), revision("r2", new, weight=1), revision("r3", copy, shadow=True)]
+    door = open_door({"m": service(revisions=revisions)})
+    told = door.ask("/metrics", admin=True).body.decode().splitlines()
+    assert [each for each in told if each.startswith("fairlead_gateway_revision_weight{")] == [
+        f'fairlead_gateway_revision_weight{{revision="r{number}",service="m"}} {weight}.0'
+        for number, weight in ((1, 9), (2, 1), (3, 0))
+    ]
+
+
+def test_a_cold_start_is_counted_once_with_how_long_it_took(open_door: Opener, replicas: Make) -> None:
+    door = open_door({"m": service()})
+    beside = [door.ask_beside() for _ in range(2)]
+    until(lambda: door.demand()["services"].get("m", {}).get("queued") == 2, "two that wait")
+    time.sleep(0.2)
+    door.write_routes({"m": service(replicas())})
+    assert [each.answer().status for each in beside] == [200, 200]
+    told = door.ask("/metrics", admin=True).body.decode().splitlines()
+    figures = dict(each.rsplit(" ", 1) for each in told if each.startswith("fairlead_gateway_cold_start_seconds_"))
+    assert figures['fairlead_gateway_cold_start_seconds_count{service="m"}'] == "1.0"
+    assert 0.2 <= float(figures['fairlead_gateway_cold_start_seconds_sum{service="m"}']) < 60.0
 
 
 def test_the_door_says_that_it_is_open(open_door: Opener) -> None:

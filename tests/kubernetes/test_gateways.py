@@ -152,7 +152,8 @@ def a_gateway(plane: ControlPlane, tmp_path: Path, *more: str, path: str = "") -
     }  # fmt: skip
     listening = free_port()
     command = [sys.executable, "-m", "fairlead.gateway.in_cluster", "--directory", str(tmp_path / "gateway")]
-    command += ["--port", str(listening), "--account", str(account), "--grace", "1", *more]
+    command += ["--port", str(listening), "--metrics-port", str(free_port()), "--account", str(account)]
+    command += ["--grace", "1", *more]
     with (tmp_path / "gateway.log").open("wb") as log, Child(command, env=environ, stdout=log, stderr=log) as process:
         yield Gateway(plane, listening, tmp_path / "gateway")
         process.terminate()

@@ -10,13 +10,19 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.install import HEALTH_PORT, InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.control.health import METRICS, Health, serve
 from fairlead.control.metrics.dashboards import DASHBOARDS
 from fairlead.control.metrics.operator import MISSING, operator_metrics
 from fairlead.control.metrics.prometheus_operator import monitoring_objects
 from fairlead.control.metrics.rules import rule_groups
 from fairlead.control.pass_counts import PassCounts
+from fairlead.specs.serving import Replica
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import Grant
+from tests.kubernetes.builders import a_workload
 from tests.metrics.world import World
 
 
@@ -79,6 +85,29 @@ def test_the_monitor_finds_the_operators_port() -> None:
     }
 
 
+def test_gateways_and_replicas_are_scraped_at_ports_that_they_open() -> None:
+    service, monitor, replicas = monitoring_objects("fairlead-system", gateways=True)[-3:]
+    objects = render_gateway("fairlead:test", "fairlead-system", 1)
+    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert service["metadata"]["namespace"] == deployment["metadata"]["namespace"] == monitor["metadata"]["namespace"]
+    (container,) = pod["spec"]["containers"]
+    (port,) = service["spec"]["ports"]
+    assert {"name": port["targetPort"], "containerPort": port["port"]} in container["ports"]
+    assert container["args"][container["args"].index("--metrics-port") + 1] == str(port["port"])
+    (policy,) = (each for each in objects if each["kind"] == "NetworkPolicy")
+    assert {"port": port["port"], "protocol": "TCP"} in policy["spec"]["ingress"][0]["ports"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    run = a_workload(Replica(run="serve"))
+    grant = Grant(cpu_milli=1000, memory_bytes=2**30)
+    replica = render_pod(run, CreatePod(attempt=0, index=0, node="a", grant=grant), PodSettings(runtime="x"))
+    (expression,) = replicas["spec"]["selector"]["matchExpressions"]
+    assert expression["key"] in replica["metadata"]["labels"]
+    (endpoint,) = replicas["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in [each["name"] for each in replica["spec"]["containers"][0]["ports"]]
+
+
 def test_the_command_prints_them_last_and_only_when_asked(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--render", "--namespace", "here"]
 
@@ -88,3 +117,4 @@ def test_the_command_prints_them_last_and_only_when_asked(tmp_path: Path) -> Non
 
     without = printed()
     assert printed("--monitoring") == [*without, *monitoring_objects("here")]
+    assert printed("--monitoring", "--gateways", "1")[-3:] == monitoring_objects("here", gateways=True)[-3:]

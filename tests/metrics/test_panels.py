@@ -10,15 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client.core import Metric
 
 from fairlead.cluster.simulated.faults import LosePod
 from fairlead.cluster.simulated.programs import Program
 from fairlead.control.metrics.dashboards import DASHBOARDS, Dashboard, Panel, Query, grafana
 from fairlead.control.metrics.exposition import exposition
 from fairlead.control.metrics.readings import Readings
+from fairlead.policy.kinds.serving import ServingDetail
+from fairlead.specs.serving import Serving
 from fairlead.specs.team import Budget, Team
 from fairlead.specs.training import Retry
+from fairlead.state.snapshot import Intent, Phase, Workload
+from tests.builders import status
 from tests.metrics.conftest import serving
+from tests.metrics.served import scrapes
 from tests.metrics.world import FOREVER, STEP_S, World, gpus
 
 PANELS = [
@@ -40,7 +46,8 @@ def busy_world() -> World:
             for run in readings.seen.workloads
         )
         teams = (Team(name="research", budget=Budget(monthly=1e6)),)
-        return replace(readings, seen=replace(readings.seen, workloads=runs, teams=teams))
+        parents = (endpoint("words", wanted=2, ready=1),)
+        return replace(readings, seen=replace(readings.seen, workloads=runs, teams=teams, parents=parents))
 
     world = World(change=change)
     world.go_on(10)
@@ -57,9 +64,33 @@ def busy_world() -> World:
     return world
 
 
-def openmetrics(world: World, began: float) -> str:
+def endpoint(name: str, wanted: int, ready: int) -> Workload[Serving]:
+    spec = Serving(name=name, run="serve", team="research")
+    detail = ServingDetail(wanted=wanted, ready=ready)
+    state = replace(status(Phase.RUNNING, since=1.0), detail=detail)
+    return Workload(uid=name, spec=spec, intent=Intent.RUN, status=state, version=1, created_at=1.0)
+
+
+def served_rows(scraped: list[tuple[Metric, ...]]) -> dict[str, list[float | None]]:
+    """Every series of scrapes in the words of PromQL."""
+    found: dict[str, list[float | None]] = {}
+    for number, families in enumerate(scraped):
+        for sample in (sample for family in families for sample in family.samples):
+            told = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
+            values = found.setdefault(f"{sample.name}{{{told}}}", [None] * len(scraped))
+            assert values[number] is None, f"twice: {sample.name}{{{told}}}"
+            values[number] = sample.value
+    return found
+
+
+def openmetrics(world: World, began: float, scraped: list[tuple[Metric, ...]]) -> str:
     """What was scraped, with the times of the scrapes, to be filled in as if a Prometheus had been there."""
     lines = []
+    first = world.num_samples - len(scraped)
+    for series, values in served_rows(scraped).items():
+        for number, value in enumerate(values, first):
+            if value is not None:
+                lines.append(f"{series} {value!r} {began + (number + 1) * STEP_S:.3f}")
     for series, values in world.rows():
         for number, value in enumerate(values):
             if value is not None:
@@ -87,7 +118,8 @@ def asked(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFac
     place = tmp_path_factory.mktemp("prometheus")
     world = busy_world()
     began = world.now - world.num_samples * STEP_S
-    (place / "scraped.txt").write_text(openmetrics(world, began))
+    door = tmp_path_factory.mktemp("door")
+    (place / "scraped.txt").write_text(openmetrics(world, began, scrapes(door, 3)))
     argv = [str(promtool), "tsdb", "create-blocks-from", "openmetrics", "scraped.txt", "data"]
     subprocess.run(argv, cwd=place, check=True, timeout=120, stdout=subprocess.DEVNULL)
     (place / "prometheus.yml").write_text("global: {}\n")
@@ -97,7 +129,7 @@ def asked(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("query", PANELS)
 def test_a_panel_is_not_empty(query: Query, asked: Asked) -> None:
-    found = asked.series(query.expr.replace("$team", ".*").replace("$run", ".*"))
+    found = asked.series(re.sub(r"\$(team|run|service)", ".*", query.expr))
     assert found
     values = [value for line in found for _, value in line["values"]]  # type: ignore[index]  # as Prometheus answers
     assert any(value not in ("NaN", "+Inf", "-Inf") for value in values)

@@ -27,7 +27,8 @@ def main() -> None:
     where.add_argument("--port", type=int, help="port to listen on; 0 for any that is free")
     where.add_argument("--listen-fd", type=int, help="a listening socket, inherited from the process that started this")
     parser.add_argument("--hand-on", type=Path, help="Unix socket that passes the listening socket to each client")
-    parser.add_argument("--admin-port", type=int, default=0, help="port of metrics on 127.0.0.1 (default 0: any)")
+    parser.add_argument("--admin-port", type=int, default=0, help="port of metrics (default 0: any)")
+    parser.add_argument("--admin-host", default="127.0.0.1", help="address of metrics (default 127.0.0.1)")
     parser.add_argument("--reuse-port", action="store_true", help="share the port with other gateways (SO_REUSEPORT)")
     parser.add_argument("--access-log", default=None, help="its file (default DIR/access.log), `-`, or `none`")
     parser.add_argument("--access-log-mb", type=int, default=64, help="size at which it is rotated (default 64)")
@@ -64,7 +65,7 @@ def main() -> None:
             parser.error(f"--haproxy: {settings.haproxy} is no program")
     try:
         listening = _listening(arguments)
-        admin = _bound("127.0.0.1", arguments.admin_port, reuse_port=False)
+        admin = _bound(arguments.admin_host, arguments.admin_port, reuse_port=False)
         handing_on = None if arguments.hand_on is None else handover.listen(arguments.hand_on)
     except OSError as error:
         sys.exit(f"gateway: cannot listen: {error}")

@@ -1,6 +1,7 @@
-"""Serves metrics in Prometheus's format and health to operators, on a separate port on loopback."""
+"""Serves metrics in Prometheus's format and health to operators, on a separate port, by default on loopback."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,18 @@ _NAMES = (b"127.0.0.1", b"localhost", b"[::1]")
 
 
 class AdminWire(Wire):
-    """A connection with one request and one response."""
+    """A connection with one request and one response.
 
-    __slots__ = ("_door", "_task")
+    Args:
+        is_local: Only requests that name this machine are answered, as a browser may be made to send others.
+    """
 
-    def __init__(self, door: "Door") -> None:
+    __slots__ = ("_door", "_is_local", "_task")
+
+    def __init__(self, door: "Door", *, is_local: bool) -> None:
         super().__init__(door.loop)
         self._door = door
+        self._is_local = is_local
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -49,7 +55,7 @@ class AdminWire(Wire):
             self.close()
 
     def _response(self, request: Request) -> bytes:
-        if request.host not in _NAMES:
+        if self._is_local and request.host not in _NAMES:
             raise Refused(403, "metrics are for this machine: ask for 127.0.0.1 or localhost")
         if request.path in (b"/healthz", b"/-/healthz"):
             return heads.plain(200, b'{"status":"ok"}\n', request_id=b"-", keep_alive=False)
@@ -90,6 +96,14 @@ def _figures(door: "Door") -> "Iterator[Metric]":
     in_flight = GaugeMetricFamily("fairlead_gateway_in_flight", "Requests here now.", labels=("service",))
     queued = GaugeMetricFamily("fairlead_gateway_queued", "Requests waiting now.", labels=("service",))
     replicas = GaugeMetricFamily("fairlead_gateway_replicas", "Ready replicas.", labels=("service", "revision"))
+    weights = GaugeMetricFamily(
+        "fairlead_gateway_revision_weight", "Weight by which requests are divided; 0 for a revision that gets none.",
+        labels=("service", "revision"),
+    )  # fmt: skip
+    cold = HistogramMetricFamily(
+        "fairlead_gateway_cold_start_seconds", "From the first request that found no replica to the first replica.",
+        labels=("service",),
+    )  # fmt: skip
     retries = CounterMetricFamily("fairlead_gateway_retries", "Requests given to another replica.", labels=("service",))
     shadows = CounterMetricFamily("fairlead_gateway_shadows", "Copies made.", labels=("service", "outcome"))
     for code, count in door.unread.items():
@@ -105,14 +119,18 @@ def _figures(door: "Door") -> "Iterator[Metric]":
         in_flight.add_metric((name,), tally.present)
         queued.add_metric((name,), service.queued())
         retries.add_metric((name,), tally.retries)
+        _add_histogram(cold, (name,), tally.cold_starts)
         there: dict[str, set[Backend]] = {}
+        shares = Counter[str]()
         for each in service.revisions:
+            shares[each.name] += 0 if each.shadow else each.weight
             there.setdefault(each.name, set()).update(replica.backend for replica in each.replicas)
         for revision, backends in there.items():
             replicas.add_metric((name, revision), len(backends))
+            weights.add_metric((name, revision), shares[revision])
         for outcome, count in tally.shadows.items():
             shadows.add_metric((name, outcome), count)
-    yield from (requests, took, queued_s, in_flight, queued, replicas, retries, shadows)
+    yield from (requests, took, queued_s, cold, in_flight, queued, replicas, weights, retries, shadows)
     yield GaugeMetricFamily(
         "fairlead_gateway_connections", "Clients' connections now.", value=len(door.conversations)
     )  # fmt: skip

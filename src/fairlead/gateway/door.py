@@ -168,8 +168,13 @@ class Door:
             self.routes_problem = None
             self._wake_path = routes.wake
             now = self.loop.time()
+            woken = [service.tally for service in self.table.services.values() if service.tally.wake is not None]
+            since = [tally.wake or 0.0 for tally in woken]
             for replica in self.table.update(routes.services):
                 upstreams.end_idle(replica, now=now)
+            for tally, told in zip(woken, since, strict=True):
+                if tally.wake is None:
+                    tally.cold_starts.add((time.time() - told) * 1e3)
             self._admit_waiting(now)
             if self.haproxy is not None:
                 self.haproxy.look_again()

@@ -200,8 +200,16 @@ class Relay:
 class Gateways:
     """Supervises the process that answers requests, and holds its listening socket."""
 
-    def __init__(self, directory: Path, listening: socket.socket, grace_s: float, haproxy: Path | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        listening: socket.socket,
+        grace_s: float,
+        haproxy: Path | None = None,
+        metrics_port: int | None = None,
+    ) -> None:
         self._directory = directory
+        self._metrics_port = metrics_port
         self._listening = listening
         self._grace_s = grace_s
         self._haproxy = haproxy
@@ -248,6 +256,8 @@ class Gateways:
             sys.executable, "-m", "fairlead.gateway", "--directory", os.fspath(self._directory),
             "--listen-fd", str(door), "--grace", str(self._grace_s), "--access-log", "-",
         ]  # fmt: skip
+        if self._metrics_port is not None:
+            command += ["--admin-host", _any_address(), "--admin-port", str(self._metrics_port)]
         if self._haproxy is not None:
             command += ["--haproxy", os.fspath(self._haproxy)]
         return subprocess.Popen(command, pass_fds=[door], stdin=subprocess.DEVNULL)
@@ -258,6 +268,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fairlead.gateway.in_cluster", description="The gateway in a pod.")
     parser.add_argument("--directory", type=Path, required=True, help="an empty directory of its own")
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default {PORT})")
+    parser.add_argument("--metrics-port", type=int, help="port of metrics for all (default: any port of loopback)")
     parser.add_argument("--account", type=Path, default=ACCOUNT, help="where its token and the API server's CA are")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds to finish in after TERM (default 30)")
     parser.add_argument("--proxy", choices=PROXIES, default=PYTHON, help=f"program in front (default {PYTHON}: none)")
@@ -292,7 +303,9 @@ def main() -> None:
     if stop.is_set():
         return
     # Not before: a ready pod gets requests, for which there would be no routes yet.
-    gateways.append(Gateways(arguments.directory, _listen(arguments.port), arguments.grace, haproxy))
+    gateways.append(
+        Gateways(arguments.directory, _listen(arguments.port), arguments.grace, haproxy, arguments.metrics_port)
+    )
     threading.Thread(target=relay.tell, daemon=True).start()
     code = gateways[0].run()
     with suppress(OSError, ValueError, KeyError, http.client.HTTPException):
@@ -301,13 +314,16 @@ def main() -> None:
 
 
 def _listen(port: int) -> socket.socket:
-    # A pod has addresses of one family, or of two, of which the first is its primary one.
-    if ":" in os.environ.get("POD_IP", ""):
-        door = socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG)
-    else:
-        door = socket.create_server(("0.0.0.0", port), backlog=BACKLOG)
+    host = _any_address()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    door = socket.create_server((host, port), family=family, backlog=BACKLOG)
     os.set_inheritable(door.fileno(), True)
     return door
+
+
+def _any_address() -> str:
+    # A pod has addresses of one family, or of two, of which the first is its primary one.
+    return "::" if ":" in os.environ.get("POD_IP", "") else "0.0.0.0"
 
 
 def _say(text: str) -> None:

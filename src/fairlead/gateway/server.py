@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import socket
+from ipaddress import ip_address
 from pathlib import Path
 
 from fairlead.frozen import dataclass
@@ -31,7 +32,8 @@ async def serve(
     door.look_at_routes()
     entrance = Entrance(door, listening)
     await entrance.open()
-    admin_server = await loop.create_server(lambda: AdminWire(door), sock=admin)
+    is_local = ip_address(admin.getsockname()[0]).is_loopback
+    admin_server = await loop.create_server(lambda: AdminWire(door, is_local=is_local), sock=admin)
     (settings.directory / TOLD).unlink(missing_ok=True)
     front = None if settings.haproxy is None else await _put_in_front(door, settings, settings.haproxy, entrance)
     door.tell(port=listening.getsockname()[1], admin_port=admin.getsockname()[1])

@@ -65,12 +65,13 @@ class ServiceTally:
         wake: Time of the first request that found no replica; None once there is one.
         intervals: By ten seconds: start, arrivals, responses, seconds for which requests occupied slots of replicas,
             the sum of response times in seconds and the sum of their squares.
+        cold_starts: Waits for a first replica, from the first request that found none.
         codes: Responses by revision (empty: the gateway's own) and status.
     """
 
     __slots__ = (
-        "codes", "in_flight", "intervals", "last_request", "passing", "queue", "retries", "revisions", "seconds",
-        "shadows", "wake",
+        "codes", "cold_starts", "in_flight", "intervals", "last_request", "passing", "queue", "retries", "revisions",
+        "seconds", "shadows", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -83,6 +84,7 @@ class ServiceTally:
         self.revisions: dict[str, RevisionTally] = {}
         self.codes: Counter[tuple[str, int]] = Counter()
         self.queue = Latencies()
+        self.cold_starts = Latencies()
         self.retries = 0
         self.shadows: Counter[str] = Counter()
 

@@ -168,7 +168,7 @@ def install(
     if monitoring:
         from fairlead.control.metrics.prometheus_operator import monitoring_objects
 
-        extras = monitoring_objects(namespace)
+        extras = monitoring_objects(namespace, gateways=gateways > 0)
     if image_to is not None:
         if image is not None:
             raise click.UsageError(

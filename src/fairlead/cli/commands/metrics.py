@@ -3,6 +3,7 @@
 import errno
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from fairlead.cli.show import message
 from fairlead.errors import ClusterError, Conflict
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from fairlead.control.metrics.readings import Readings
 
 MISSING = (
@@ -27,8 +30,9 @@ MISSING = (
 def metrics(ctx: click.Context, port: int | None, host: str) -> None:
     """Print metrics of this machine in Prometheus' text format, or serve them at /metrics with --port.
 
-    They cover runs, queue, decisions, nodes, progress, goodput, costs, checkpoints and GPUs. Write them to a file for
-    node_exporter's textfile collector, or let Prometheus scrape the port. The command changes and starts nothing.
+    They cover runs, queue, decisions, nodes, progress, goodput, costs, checkpoints, GPUs and endpoints. Write them to a
+    file for node_exporter's textfile collector, or let Prometheus scrape the port. The command changes and starts
+    nothing.
     """
     if ctx.invoked_subcommand is not None:
         if port is not None:
@@ -43,7 +47,8 @@ def metrics(ctx: click.Context, port: int | None, host: str) -> None:
     if port is not None:
         _serve(host, port)
         return
-    sys.stdout.write(exposition(_read()).decode())
+    readings, further = _read()
+    sys.stdout.write(exposition(readings, further=further).decode())
 
 
 @metrics.command()
@@ -75,25 +80,28 @@ def dashboards(directory: Path) -> None:
         raise ClusterError(f"{directory} cannot be written: {error.strerror}.") from error
 
 
-def _read() -> "Readings":
+def _read() -> "tuple[Readings, tuple[Metric, ...]]":
     from fairlead.control.metrics.local import read_local
+    from fairlead.control.metrics.served_endpoints import served_metrics
     from fairlead.control.opening import open_local
 
     cluster = open_local()
     try:
-        return read_local(cluster)
+        return read_local(cluster), served_metrics(cluster.home.serving)
     finally:
         cluster.close()
 
 
 def _serve(host: str, port: int) -> None:
     from fairlead.control.metrics.local import read_local
+    from fairlead.control.metrics.served_endpoints import served_metrics
     from fairlead.control.metrics.server import metrics_server
     from fairlead.control.opening import open_local
 
     cluster = open_local()
     try:
-        server = metrics_server(lambda: read_local(cluster), host, port)
+        further = partial(served_metrics, cluster.home.serving)
+        server = metrics_server(lambda: read_local(cluster), host, port, further)
     except OSError as error:
         why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
         raise Conflict(f"{host}:{port} {why}. Give another with `--port`, or 0 for any that is free.") from error

@@ -49,7 +49,7 @@ def uninstall(
     place = namespace or installed_in(client) or SYSTEM_NAMESPACE
     tell = (lambda _: None) if json_ else show_done
     address = LedgerStorage(kind=Storage.DATABASE, url="-")  # the Secret; a volume stays, with its content
-    extras = [*monitoring_objects(place), *render_storage(address, place)]
+    extras = [*monitoring_objects(place, gateways=True), *render_storage(address, place)]
     report = take_away(client, place, with_runs=with_runs, tell=tell, timeout_s=timeout, extras=extras)
     if json_:
         print(as_json({"objects": [done_json(each) for each in report.done], "left": report.left}))

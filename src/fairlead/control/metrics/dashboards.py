@@ -1,6 +1,7 @@
-"""Generates Grafana dashboards of the cluster, its cost, the queue, and one run.
+"""Generates Grafana dashboards of the cluster, its cost, the queue, one run, and endpoints.
 
-Queries use only metrics of ``exposition``; ``tests/metrics`` checks with a real Prometheus that none returns nothing.
+Queries use only metrics of ``exposition``, of gateways and of replicas; ``tests/metrics`` checks with a real Prometheus
+that none returns nothing.
 """
 
 from typing import Any, Literal
@@ -38,12 +39,13 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """A page of panels; ``variables`` are labels of ``fairlead_run_info`` by which the viewer filters."""
+    """A page of panels; ``variables`` are labels of the metric ``variables_of`` by which the viewer filters."""
 
     uid: str
     title: str
     panels: tuple[Panel, ...]
     variables: tuple[str, ...] = ()
+    variables_of: str = "fairlead_run_info"
 
 
 def _panel(title: str, expr: str, legend: str = "", **more: Any) -> Panel:
@@ -306,7 +308,152 @@ ONE_RUN = Dashboard(
     ),
 )
 
-DASHBOARDS = (CLUSTER, COST, QUEUE, ONE_RUN)
+OF_SERVICE = 'service=~"$service"'
+OF_REPLICAS = "(fairlead|vllm)"  # replicas' metrics have vLLM's names, with another prefix
+
+
+def _quantiles(title: str, buckets: str, *, by: str = "") -> Panel:
+    """Return a panel of the quantiles of a histogram, whose buckets are selected by a PromQL selector."""
+    labels = f"le, {by}" if by else "le"
+    return Panel(
+        title=title,
+        unit="s",
+        queries=tuple(
+            Query(
+                expr=f"histogram_quantile({share}, sum by ({labels}) (rate({buckets}[5m])))",
+                legend=f"{{{{{by}}}}} {share:.0%}" if by else f"{share:.0%}",
+            )
+            for share in ((0.95,) if by else (0.5, 0.95, 0.99))
+        ),
+    )
+
+
+def _of_replicas(name: str) -> str:
+    """Return a selector of a metric of replicas."""
+    return f'{{__name__=~"{OF_REPLICAS}:{name}"}}'
+
+
+SERVING = Dashboard(
+    uid="fairlead-serving",
+    title="Fairlead / Serving",
+    variables=("service",),
+    variables_of="fairlead_gateway_in_flight",
+    panels=(
+        _panel(
+            "Requests a second",
+            f"sum by (service) (rate(fairlead_gateway_requests_total{{{OF_SERVICE}}}[5m]))",
+            "{{service}}",
+            unit="reqps",
+        ),
+        _panel(
+            "Requests a second by status",
+            f"sum by (code) (rate(fairlead_gateway_requests_total{{{OF_SERVICE}}}[5m]))",
+            "{{code}}",
+            unit="reqps",
+            stacks=True,
+        ),
+        _panel(
+            "Errors",
+            f'sum by (service) (rate(fairlead_gateway_requests_total{{{OF_SERVICE}, code=~"5.."}}[5m])) '
+            f"/ (sum by (service) (rate(fairlead_gateway_requests_total{{{OF_SERVICE}}}[5m])) > 0)",
+            "{{service}}",
+            unit="percentunit",
+        ),
+        _quantiles("Latency", f"fairlead_gateway_request_duration_seconds_bucket{{{OF_SERVICE}}}"),
+        _quantiles(
+            "Latency by revision", f"fairlead_gateway_request_duration_seconds_bucket{{{OF_SERVICE}}}", by="revision"
+        ),
+        Panel(
+            title="Requests present",
+            queries=(
+                Query(expr=f"sum(fairlead_gateway_in_flight{{{OF_SERVICE}}})", legend="present"),
+                Query(expr=f"sum(fairlead_gateway_queued{{{OF_SERVICE}}})", legend="waiting"),
+            ),
+        ),
+        _quantiles("Time in the queue", f"fairlead_gateway_queue_duration_seconds_bucket{{{OF_SERVICE}}}"),
+        Panel(
+            title="Replicas",
+            queries=(
+                Query(
+                    expr="max by (team, run) (fairlead_endpoint_replicas_wanted)",
+                    legend="{{team}}/{{run}} wanted",
+                ),
+                Query(
+                    expr="max by (team, run) (fairlead_endpoint_replicas_ready)",
+                    legend="{{team}}/{{run}} ready",
+                ),
+            ),
+        ),
+        _panel(
+            "Ready replicas by revision",
+            f"max by (service, revision) (fairlead_gateway_replicas{{{OF_SERVICE}}})",
+            "{{service}} {{revision}}",
+        ),
+        _panel(
+            "Share of requests intended for each revision",
+            f"max by (service, revision) (fairlead_gateway_revision_weight{{{OF_SERVICE}}}) "
+            "/ on (service) group_left () "
+            f"(sum by (service) (max by (service, revision) (fairlead_gateway_revision_weight{{{OF_SERVICE}}})) > 0)",
+            "{{service}} {{revision}}",
+            unit="percentunit",
+            stacks=True,
+        ),
+        _panel(
+            "Requests a second by revision",
+            f'sum by (service, revision) (rate(fairlead_gateway_requests_total{{{OF_SERVICE}, revision!=""}}[5m]))',
+            "{{service}} {{revision}}",
+            unit="reqps",
+            stacks=True,
+        ),
+        _panel(
+            "Cold starts an hour",
+            f"sum by (service) (increase(fairlead_gateway_cold_start_seconds_count{{{OF_SERVICE}}}[1h]))",
+            "{{service}}",
+        ),
+        _panel(
+            "Mean cold start",
+            f"sum by (service) (increase(fairlead_gateway_cold_start_seconds_sum{{{OF_SERVICE}}}[1h])) "
+            f"/ (sum by (service) (increase(fairlead_gateway_cold_start_seconds_count{{{OF_SERVICE}}}[1h])) > 0)",
+            "{{service}}",
+            unit="s",
+        ),
+        Panel(
+            title="Refused and retried, a second",
+            queries=(
+                Query(
+                    expr=f'sum(rate(fairlead_gateway_requests_total{{{OF_SERVICE}, code=~"429|503"}}[5m]))',
+                    legend="refused",
+                ),
+                Query(expr=f"sum(rate(fairlead_gateway_retries_total{{{OF_SERVICE}}}[5m]))", legend="retried"),
+                Query(expr="sum(rate(fairlead_gateway_turned_away_total[5m]))", legend="connections turned away"),
+            ),
+        ),
+        _panel(
+            "Tokens a second",
+            f"sum by (model_name) (rate({_of_replicas('generation_tokens_total')}[5m]))",
+            "{{model_name}}",
+        ),
+        _quantiles("Time to the first token", _of_replicas("time_to_first_token_seconds_bucket")),
+        _quantiles("Time per output token", _of_replicas("(time_per_output_token|inter_token_latency)_seconds_bucket")),
+        Panel(
+            title="Requests in replicas",
+            queries=(
+                Query(expr=f"sum({_of_replicas('num_requests_running')})", legend="running"),
+                Query(expr=f"sum({_of_replicas('num_requests_waiting')})", legend="waiting"),
+            ),
+        ),
+        _quantiles("Time in the queue of a replica", _of_replicas("request_queue_time_seconds_bucket")),
+        _quantiles("Time of a batch", _of_replicas("request_inference_time_seconds_bucket")),
+        _panel(
+            "Rows of a batch",
+            "sum by (model_name) (rate(fairlead:batch_size_sum[5m])) "
+            "/ (sum by (model_name) (rate(fairlead:batch_size_count[5m])) > 0)",
+            "{{model_name}}",
+        ),
+    ),
+)
+
+DASHBOARDS = (CLUSTER, COST, QUEUE, ONE_RUN, SERVING)
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -317,7 +464,7 @@ def grafana(dashboard: Dashboard) -> dict[str, Any]:
             "name": label,
             "type": "query",
             "datasource": SOURCE,
-            "query": f"label_values(fairlead_run_info, {label})",
+            "query": f"label_values({dashboard.variables_of}, {label})",
             "includeAll": True,
             "multi": True,
             "current": {"text": "All", "value": "$__all"},

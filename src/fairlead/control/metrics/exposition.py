@@ -2,13 +2,13 @@
 
 The number of series is bounded. Label values are from a closed set (phase, reason, use, kind), or name a node, a team,
 or an unfinished run. Runs beyond ``MOST_RUNS`` have no series of their own and are counted in
-``fairlead_runs_left_out``; nodes beyond ``MOST_NODES``, and teams, pools and models beyond ``MOST_NAMES``, are summed
-up as ``(other)``. No output of a program becomes a label.
+``fairlead_runs_left_out``, and endpoints beyond ``MOST_ENDPOINTS`` have none; nodes beyond ``MOST_NODES``, and teams,
+pools and models beyond ``MOST_NAMES``, are summed up as ``(other)``. No output of a program becomes a label.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -18,12 +18,13 @@ from fairlead.control.metrics.readings import Readings, RunUsage, dollars_per_ho
 from fairlead.control.pass_counts import Distribution
 from fairlead.ledger.usage import whole_holders
 from fairlead.policy.kinds.checkpoint_health import warning
-from fairlead.specs.serving import Replica
+from fairlead.policy.kinds.serving import detail_of
+from fairlead.specs.serving import Replica, Serving
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import WHOLE_MILLI, AnyWorkload, Node, Phase, Pod, Workload
 from fairlead.text.money import MICROUSD
 
-MOST_RUNS, MOST_NODES, MOST_NAMES = 500, 1_000, 50
+MOST_RUNS, MOST_NODES, MOST_NAMES, MOST_ENDPOINTS = 500, 1_000, 50, 500
 OTHER = "(other)"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Codes of failed attempts.
@@ -50,14 +51,15 @@ FAILURES = tuple(
 _QUEUED = (Phase.PENDING, Phase.RESTARTING)
 
 
-def exposition(readings: Readings, *, most_runs: int = MOST_RUNS) -> bytes:
+def exposition(readings: Readings, *, most_runs: int = MOST_RUNS, further: Iterable[Metric] = ()) -> bytes:
     """Render readings in the text format 0.0.4.
 
     Args:
         most_runs: Maximum number of runs with series of their own.
+        further: Further metrics, rendered after them.
     """
     registry = CollectorRegistry()
-    registry.register(_Collected(metrics_of(readings, most_runs)))
+    registry.register(_Collected((*metrics_of(readings, most_runs), *further)))
     return generate_latest(registry)
 
 
@@ -83,6 +85,19 @@ def metrics_of(readings: Readings, most_runs: int) -> Iterator[Metric]:
     yield from _runs(readings, pods, most_runs)
     yield from _money(readings, pods)
     yield from _gpus(readings, pods, most_runs)
+    yield from _endpoints(readings)
+
+
+def _endpoints(readings: Readings) -> Iterator[Metric]:
+    served = [each for each in readings.seen.parents if isinstance(each.spec, Serving)]
+    unfinished = [cast("Workload[Any]", each) for each in served if not each.status.phase.is_final]
+    unfinished.sort(key=lambda each: (each.created_at, each.uid))
+    details = [(each, detail_of(each)) for each in unfinished[:MOST_ENDPOINTS]]
+    labels = ["team", "run"]
+    wanted = {_name(each): float(detail.wanted) for each, detail in details}
+    yield _family("endpoint_replicas_wanted", "Replicas that an endpoint is to have.", labels, wanted)
+    ready = {_name(each): float(detail.ready) for each, detail in details}
+    yield _family("endpoint_replicas_ready", "Ready replicas of an endpoint.", labels, ready)
 
 
 def _loop(readings: Readings) -> Iterator[Metric]:
@@ -228,7 +243,7 @@ def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
     yield told("cost_limit_dollars", "The `max_cost` of a run.", lambda run: run.spec.max_cost)
 
 
-def _name(run: Workload) -> tuple[str, str]:
+def _name(run: AnyWorkload) -> tuple[str, str]:
     return run.spec.team, run.spec.name
 
 

@@ -3,7 +3,9 @@
 import json
 from typing import Any
 
+from fairlead.cluster.kubernetes.manifests.gateway import METRICS_PORT
 from fairlead.cluster.kubernetes.manifests.install import metadata_of, selector
+from fairlead.cluster.kubernetes.names import CONTENT, GATEWAY, GATEWAY_NAMESPACE, MANAGED_BY, MANAGER, SERVICE
 from fairlead.control.metrics.dashboards import DASHBOARDS, grafana
 from fairlead.control.metrics.rules import rule_groups
 
@@ -11,8 +13,12 @@ GROUP = "monitoring.coreos.com"
 SCRAPE = "30s"
 
 
-def monitoring_objects(namespace: str) -> list[dict[str, Any]]:
-    """Return a Service of the operator's pods, its ServiceMonitor, the alerts, and a ConfigMap per dashboard."""
+def monitoring_objects(namespace: str, *, gateways: bool = False) -> list[dict[str, Any]]:
+    """Return a Service of the operator's pods, its ServiceMonitor, the alerts, and a ConfigMap per dashboard.
+
+    Args:
+        gateways: Also return what lets Prometheus scrape gateways and the replicas of endpoints.
+    """
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -47,4 +53,40 @@ def monitoring_objects(namespace: str) -> list[dict[str, Any]]:
         }
         for dashboard in DASHBOARDS
     ]
-    return [service, monitor, rules, *boards]
+    return [service, monitor, rules, *boards, *(_of_endpoints(namespace) if gateways else ())]
+
+
+def _of_endpoints(namespace: str) -> list[dict[str, Any]]:
+    selected = {MANAGED_BY: MANAGER, CONTENT: "metrics"}
+    of_gateways = {"name": f"{GATEWAY}-metrics", "namespace": GATEWAY_NAMESPACE, "labels": selected}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": of_gateways,
+        "spec": {
+            "clusterIP": "None",
+            "selector": {"app.kubernetes.io/name": GATEWAY},
+            "ports": [{"name": "metrics", "port": METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"}],
+        },
+    }
+    # Otherwise the label `service` of the gateway's metrics would be that of this Service.
+    gateways = {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "ServiceMonitor",
+        "metadata": of_gateways,
+        "spec": {
+            "selector": {"matchLabels": selected},
+            "endpoints": [{"port": "metrics", "path": "/metrics", "interval": SCRAPE, "honorLabels": True}],
+        },
+    }
+    replicas = {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "PodMonitor",
+        "metadata": metadata_of(namespace, name="fairlead-replicas"),
+        "spec": {
+            "namespaceSelector": {"any": True},
+            "selector": {"matchExpressions": [{"key": SERVICE, "operator": "Exists"}]},
+            "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "interval": SCRAPE}],
+        },
+    }
+    return [service, gateways, replicas]

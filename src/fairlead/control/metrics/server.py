@@ -2,9 +2,11 @@
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+
+from prometheus_client.core import Metric
 
 from fairlead.control.metrics.exposition import CONTENT_TYPE, exposition
 from fairlead.control.metrics.readings import Readings
@@ -16,8 +18,13 @@ log = logging.getLogger("fairlead.metrics")
 PATIENCE_S = 5.0
 
 
-def metrics_server(read: Callable[[], Readings], host: str, port: int) -> HTTPServer:
+def metrics_server(
+    read: Callable[[], Readings], host: str, port: int, further: Callable[[], Iterable[Metric]] = tuple
+) -> HTTPServer:
     """Return a server that takes readings per scrape, in the thread of its ``serve_forever``; port 0 picks a free one.
+
+    Args:
+        further: Returns further metrics.
 
     Raises:
         OSError: The address cannot be bound.
@@ -31,7 +38,7 @@ def metrics_server(read: Callable[[], Readings], host: str, port: int) -> HTTPSe
                 self._answer(404, "text/plain; charset=utf-8", b"there is /metrics\n")
                 return
             try:
-                body = exposition(read())
+                body = exposition(read(), further=further())
             except ClusterError as error:
                 log.error("%s", error)
                 self._answer(503, "text/plain; charset=utf-8", f"{error}\n".encode())

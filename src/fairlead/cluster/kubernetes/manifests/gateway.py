@@ -22,7 +22,7 @@ from fairlead.cluster.kubernetes.manifests.roles import (
 from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, MANAGED_BY, MANAGER
 from fairlead.gateway.proxying.programs import PYTHON
 
-GATEWAY_PORT = 8700
+GATEWAY_PORT, METRICS_PORT = 8700, 8701
 PORT = 80
 REPLICAS = 2
 LEAVE_S = 5
@@ -98,7 +98,7 @@ def _network_policy() -> dict[str, Any]:
         "spec": {
             "podSelector": {"matchLabels": _SELECTOR},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"ports": [{"port": GATEWAY_PORT, "protocol": "TCP"}]}],
+            "ingress": [{"ports": [{"port": port, "protocol": "TCP"} for port in (GATEWAY_PORT, METRICS_PORT)]}],
             "egress": [
                 {"ports": dns},
                 {"ports": [{"port": port, "protocol": "TCP"} for port in (443, 6443)]},
@@ -119,10 +119,13 @@ def _deployment(image: str, user: int, replicas: int, proxy: str) -> dict[str, A
         "command": ["python3", "-m", "fairlead.gateway.in_cluster"],
         "args": [
             "--directory", "/tmp/gateway", "--port", str(GATEWAY_PORT), "--grace", str(GRACE_S - LEAVE_S - 5),
+            "--metrics-port", str(METRICS_PORT),
             *(() if proxy == PYTHON else ("--proxy", proxy)),
         ],
         "env": [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()],
-        "ports": [{"name": "http", "containerPort": GATEWAY_PORT}],
+        "ports": [
+            {"name": "http", "containerPort": GATEWAY_PORT}, {"name": "metrics", "containerPort": METRICS_PORT}
+        ],
         "livenessProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 10, "failureThreshold": 6},
         # It does not listen before it has routes.
         "startupProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 1, "failureThreshold": 86_400},
