@@ -23,7 +23,7 @@ from fairlead.control.operator import Operator
 from fairlead.control.span_receiver import SpanReceiver, receiver_of
 from fairlead.state.attempts import ImagePull
 from fairlead.state.reasons import JUST_SUBMITTED
-from fairlead.state.snapshot import Phase
+from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.operating import comes_to, gang, operating
 from tests.otlp import Receiver, receiving, spans_in
 from tests.waiting import until
@@ -68,6 +68,11 @@ def state_of(cluster: KubernetesCluster, namespace: str, name: str = "train") ->
     return read_training(cluster.client.get(trainings_path(namespace, name))).state
 
 
+def is_marked(cluster: KubernetesCluster, namespace: str) -> bool:
+    state = state_of(cluster, namespace)
+    return state.traced is not None and state.traced == state.status.finished_at
+
+
 def ends(cluster: KubernetesCluster, namespace: str, pod: str, first_step_at: float) -> None:
     """Let a fake pod end, with a report of its ranks."""
     progress = {"step": 1, "first_step_at": first_step_at, "updated_at": first_step_at}
@@ -84,13 +89,31 @@ def test_the_operator_sends_the_spans_of_a_run(access: Access, cluster: Kubernet
         first_step_at = time.time() + 1.0
         ends(cluster, namespace, "train-0-0", first_step_at)
         until(lambda: receiver.bodies, "spans")
-        until(lambda: state_of(cluster, namespace).traced == 0, "a mark")
+        until(lambda: is_marked(cluster, namespace), "a mark")
     (body,) = receiver.bodies
     spans = {each["name"]: each for each in spans_in(body)}
     assert list(spans) == ["run train", "queued", "starting", "first step", "running"]
     assert spans["first step"]["endTimeUnixNano"] == str(round(first_step_at * 1e9))
     assert spans["queued"]["endTimeUnixNano"] == spans["starting"]["startTimeUnixNano"]
     assert all(each["status"]["code"] == 1 for each in spans.values())
+
+
+@pytest.mark.long
+def test_a_run_that_is_resumed_is_sent_again_with_all_of_its_life(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    run = cluster.submit(gang(namespace, nodes=1, gpus=0, run="0s"))
+    cluster.set_intent(run.uid, Intent.STOP)
+    with receiving() as receiver, operating(access, namespace, spans=sending_to(receiver)):
+        until(lambda: is_marked(cluster, namespace), "a mark")
+        cluster.set_intent(run.uid, Intent.RUN)
+        comes_to(cluster, "train", Phase.SUCCEEDED)
+        until(lambda: len(receiver.bodies) == 2, "spans of all of it")
+        until(lambda: is_marked(cluster, namespace), "another mark")
+    before, after = (spans_in(each) for each in receiver.bodies)
+    assert [each["name"] for each in before] == ["run train", "queued"]
+    assert [each["name"] for each in after] == ["run train", "queued", "queued", "starting", "running"]
+    assert [each["spanId"] for each in before] == [each["spanId"] for each in after[:2]]
 
 
 def test_older_events_that_are_forgotten_begin_no_wait(cluster: KubernetesCluster, namespace: str) -> None:
@@ -126,7 +149,7 @@ def test_a_change_of_leader_neither_loses_nor_doubles_a_span(
             assert not receiver.bodies
         with operating(access, namespace, **settings):
             until(lambda: receiver.bodies, "spans of the first run")
-            until(lambda: state_of(cluster, namespace).traced == 1, "a mark")
+            until(lambda: is_marked(cluster, namespace), "a mark")
         with operating(access, namespace, **settings):
             cluster.submit(gang(namespace, "other", nodes=1, run="0s"))
             until(lambda: len(receiver.bodies) > 1, "spans of the other run")

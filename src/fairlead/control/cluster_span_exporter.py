@@ -14,7 +14,7 @@ from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.request_dispatch import Dispatcher
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject, known_events
 from fairlead.control.span_receiver import ANSWER_S, MOST_AGE_S, MOST_RETRY_S, RETRY_S, SpanReceiver
-from fairlead.control.spans import spans_of
+from fairlead.control.spans import end_of, spans_of
 from fairlead.errors import ClusterError
 
 log = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ class ClusterSpanExporter:
         self._may_act = may_act
         self._marks = cluster.view.marks()
         self._due: dict[str, None] = {}
-        # Sent by this process, and by attempt, for as long as that is not in the object.
-        self._sent: dict[str, int] = {}
+        # By run, the end after which this process sent its spans, for as long as that is not in the object.
+        self._sent: dict[str, float] = {}
         self._retry_s, self._retry_at = 0.0, 0.0
         self._thread = Dispatcher(1)
 
@@ -69,8 +69,8 @@ class ClusterSpanExporter:
         if found is None or found.workload is None or self._namespace not in (None, found.namespace):
             return False
         status = found.state.status
-        is_sent = found.state.traced == status.attempt
-        return status.phase.is_final and not is_sent and now - (status.finished_at or 0.0) < MOST_AGE_S
+        is_sent = found.state.traced == end_of(found.workload)
+        return status.phase.is_final and not is_sent and now - end_of(found.workload) < MOST_AGE_S
 
     def _send_all(self, uids: tuple[str, ...]) -> None:
         try:
@@ -89,12 +89,12 @@ class ClusterSpanExporter:
         if found is None or found.workload is None or not self._is_due(found, time.time()):
             self._due.pop(uid, None)  # it is gone or goes on, or the receiver did not answer for too long
             return
-        attempt = found.state.status.attempt
-        if self._sent.get(uid) != attempt:
+        end = end_of(found.workload)
+        if self._sent.get(uid) != end:
             if not self._may_act():
                 return
             self._receiver.send(found.workload, spans_of(found.workload, known_events(found), found.state.attempts))
-            self._sent[uid] = attempt
+            self._sent[uid] = end
         if self._may_act():
             # If the object has changed meanwhile, its newer version is marked with the next pass.
-            self._cluster.write(found, replace(found.state, traced=attempt), is_quiet=True)
+            self._cluster.write(found, replace(found.state, traced=end), is_quiet=True)

@@ -14,7 +14,7 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.span_receiver import ANSWER_S, MOST_AGE_S, MOST_RETRY_S, RETRY_S, SpanReceiver
-from fairlead.control.spans import Span, spans_of
+from fairlead.control.spans import Span, end_of, spans_of
 from fairlead.errors import ClusterError
 from fairlead.policy.kinds.table import leaf
 from fairlead.state.attempts import finished_attempt
@@ -70,11 +70,11 @@ class SpanExporter:
         sent = 0
         for run in found:
             mark = self._home.run(run.uid) / SENT
-            if not is_leaf(run) or now - (run.status.finished_at or 0.0) > MOST_AGE_S or _is_marked(mark, run):
+            if not is_leaf(run) or now - end_of(run) > MOST_AGE_S or _is_marked(mark, run):
                 continue
             self._receiver.send(leaf(run), self._spans(cluster, run))
             with suppress(OSError):  # the run was deleted, or the disk is full: it is sent again
-                mark.write_text(str(run.status.attempt))
+                mark.write_text(str(end_of(run)))
             sent += 1
         return sent
 
@@ -86,17 +86,16 @@ class SpanExporter:
         gangs: dict[int, list[Pod]] = {}
         for pod in cluster.pods(run.uid):
             gangs.setdefault(pod.attempt, []).append(pod)
-        until = run.status.finished_at or run.status.since
         attempts = [
-            finished_attempt(gang, until=until, first_step_at=first.get(attempt))
+            finished_attempt(gang, until=end_of(run), first_step_at=first.get(attempt))
             for attempt, gang in sorted(gangs.items())
         ]
         return spans_of(run, cluster.events(run.uid), attempts)
 
 
 def _is_marked(mark: Path, run: Workload) -> bool:
-    """Return whether the spans of a run were sent after its last attempt; a resumed run is sent again."""
+    """Return whether the spans of a run were sent after it ended; a resumed run is sent again."""
     try:
-        return mark.read_text() == str(run.status.attempt)
+        return mark.read_text() == str(end_of(run))
     except OSError:
         return False

@@ -45,7 +45,7 @@ def spans_of(run: Workload, events: Sequence[EventRecord], attempts: Iterable[Fi
             began before them.
         attempts: Its known attempts, oldest first.
     """
-    end = run.status.finished_at or run.status.since
+    end = end_of(run)
     failed = run.status.phase is Phase.FAILED
     about = {"fairlead.run": run.spec.name, "fairlead.team": run.spec.team, "fairlead.uid": run.uid}
     whole = Span(
@@ -58,6 +58,11 @@ def spans_of(run: Workload, events: Sequence[EventRecord], attempts: Iterable[Fi
         problem=run.status.reason.message if failed else None,
     )
     return whole, *_waits(events, whole.end), *(span for attempt in attempts for span in _of_attempt(attempt))
+
+
+def end_of(run: Workload) -> float:
+    """Return when a run came to its final phase; that of a run that was resumed is another."""
+    return run.status.finished_at or run.status.since
 
 
 def _waits(events: Sequence[EventRecord], end: float) -> Iterator[Span]:

@@ -118,7 +118,7 @@ class RunRecord:
         reported_at: When the newest event of ``gang`` that its ranks reported and ``events`` has happened, by the clock
             of their node; 0 before the first.
         attempts: The newest attempts that are over, oldest first.
-        traced: The attempt after which its spans were sent; None before.
+        traced: The end of the run after which its spans were sent, in Unix seconds; None before.
         written: Rises with every write, so that each changes something; with ``writer`` it identifies the write.
     """
 
@@ -137,7 +137,7 @@ class RunRecord:
     spec: Mapping[str, str] = field(default_factory=dict)
     generation: int = 0
     attempts: tuple[FinishedAttempt, ...] = ()
-    traced: int | None = None
+    traced: float | None = None
     written: int = 0
     writer: str = ""
 
