@@ -26,7 +26,7 @@ if argv[0] == "pytest":
     sys.exit(code)
 """
 FAST = "pytest"
-LONG = "pytest -m long --budget 32"
+LONG = "pytest -m long --budget 27"
 
 
 def run(place: Path, *, path: str = "", **case: tuple[int, list[str]]) -> tuple[int, str, list[str]]:
@@ -94,4 +94,4 @@ def test_the_long_tests_have_the_time_that_the_others_leave(tmp_path: Path) -> N
     fake.chmod(0o755)
     run(tmp_path, path=str(fake.parent))
     limits = [int(re.findall(r"(\d+)m ", line)[0]) for line in (tmp_path / "limits").read_text().splitlines()]
-    assert limits == [9, 24, 86 - 12]
+    assert limits == [9, 30, 86 - 12]
