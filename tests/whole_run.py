@@ -23,7 +23,7 @@ SECONDS = Path(__file__).with_name("seconds.json")
 What it took with ``-m long`` stands by itself: a file may have seconds of tests without it and minutes with it.
 """
 
-NUM_WORKERS, NUM_WORKERS_LONG = 6, 4
+NUM_WORKERS, NUM_WORKERS_LONG = 6, 5
 SCHEDULER = pytest.StashKey[LongestFirst]()
 
 SHORT_S = 2.0

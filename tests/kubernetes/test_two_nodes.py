@@ -254,6 +254,7 @@ def test_ranks_in_other_pods_go_on_without_those_that_were_killed_and_take_them_
     new_namespace(cluster, "elastic")
     for binding in render_operator_bindings("elastic"):
         applied(cluster, binding)
+    kubectl(cluster, "elastic", "uncordon", *cluster.nodes)  # one may have been drained
     occupy(cluster, "elastic")
     (tmp_path / "work").mkdir()
     shutil.copy(elastic_program.__file__, tmp_path / "work")
