@@ -35,7 +35,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is long or rare is slow, so that ``-m "not slow"`` leaves it out."""
+    """Mark as slow what is long or rare, so that ``-m "not slow"`` leaves it out."""
     for item in items:
         if item.get_closest_marker("long") is not None or item.get_closest_marker("rare") is not None:
             item.add_marker(pytest.mark.slow)

@@ -257,7 +257,7 @@ print(json.dumps([told, found]))
 
 
 def taken_by_haproxy(cluster: RealCluster) -> int:
-    """How many requests the haproxy of all gateways took to the replicas that are ready now."""
+    """Count the requests that the haproxy of all gateways took to the replicas that are ready now."""
     found = [by_haproxy(cluster, each) for each in gateways(cluster)]
     assert [told["problem"] for told, _ in found] == [None, None], found
     return sum(taken for _, taken in found)

@@ -165,7 +165,7 @@ def test_a_change_of_leader_neither_loses_nor_doubles_a_span(
 
 
 def say_pulled(operator: Operator, namespace: str, pod: str) -> None:
-    """What kubelet says of a pod whose image was not there."""
+    """Have kubelet say of a pod that it pulled its image."""
     client = operator.cluster.client
     uid = until(lambda: [each.uid for each in operator.view.pods.all() if each.key == f"{namespace}/{pod}"], pod)[0]
     client.create(

@@ -79,7 +79,7 @@ def the_example(**changes: Any) -> Training:
 
 
 def for_pods(cluster: RealCluster, namespace: str, every_steps: int) -> dict[str, Any]:
-    """What a cluster needs to know: an image, room, and a place for checkpoints that all nodes reach."""
+    """Return the keys that a cluster needs: an image, room, and a place for checkpoints that all nodes reach."""
     volumes.share(cluster, namespace, "checkpoints")
     claim = {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "checkpoints"}}
     mount = {"name": "checkpoints", "mountPath": "/checkpoints"}

@@ -44,7 +44,7 @@ def routes_to(replica: Replica, numbers: Replica, *, is_awake: bool) -> dict[str
 
 
 def scrapes(place: Path, rounds: int) -> list[tuple[Metric, ...]]:
-    """What is scraped of an endpoint after each of some rounds of requests, in each of which a service is woken."""
+    """Scrape an endpoint after each of some rounds of requests, in each of which a service is woken."""
     found = []
     with (
         Replica("Words") as replica,

@@ -52,7 +52,7 @@ class Ranks:
         return self._made[-1]
 
     def next_epoch(self, *members: Membership) -> list[Epoch | None]:
-        """What each of them finds, all waiting at once."""
+        """Have members wait for the next epoch, all at once, and return the answer to each."""
         found: dict[int, Epoch | None] = {}
 
         def wait(index: int) -> None:
