@@ -30,7 +30,7 @@ from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes, pytest.mark.timeout(1200)]
 
 SOURCE = Path(__file__).parents[2] / "src"
 SERVER = """

@@ -40,7 +40,7 @@ from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.runtime.test_elastic import TOLERANCE, elastic, losses
 from tests.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.kubernetes, pytest.mark.torch]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes, pytest.mark.torch, pytest.mark.timeout(1200)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, EVERY = 90, 15
