@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -62,6 +63,32 @@ def test_term_lets_requests_end_and_takes_no_more(start: Start, tmp_path: Path) 
         assert [line["status"] for line in door.log()] == [200]
     finally:
         replica.end()
+
+
+def test_without_clients_it_looks_once_a_second_and_the_first_finds_the_routes_of_now(
+    start: Start, tmp_path: Path
+) -> None:
+    former, replica = Replica("former"), Replica("r")
+    door = Door(tmp_path)
+    door.write_routes({"m": service(former)})
+    process = start("--port", "0")
+    try:
+        wait_for(door, process)
+        seen = psutil.Process(process.pid)
+        until(lambda: woken_within(seen, 1.5) <= 4, "quiet gateway")
+        door.write_routes({"m": service(replica)})
+        assert door.ask("/m/echo").status == 200
+        assert (former.asked, replica.asked) == ([], ["/echo"])
+    finally:
+        former.end()
+        replica.end()
+
+
+def woken_within(process: psutil.Process, seconds: float) -> int:
+    """How often a process was given the processor after it had waited."""
+    before = process.num_ctx_switches().voluntary
+    time.sleep(seconds)
+    return int(process.num_ctx_switches().voluntary - before)
 
 
 def test_what_does_not_end_within_the_grace_is_broken_off(start: Start, tmp_path: Path) -> None:

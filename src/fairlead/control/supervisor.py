@@ -149,7 +149,6 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
             begun_s = time.process_time()
             try:
                 live, changed = _step(cluster, agent, endpoints, counts)
-                spent_s = time.process_time() - begun_s
                 if time.monotonic() >= keep_at:
                     is_more = _forget(cluster)
                     keep_at = time.monotonic() + (QUIET_WAIT_S if is_more else KEEP_S)
@@ -158,10 +157,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
                     changed = triggers.look(time.time()) > 0 or changed
                 unfinished = live > 0 or cluster.store.has_work() or home.has_triggers
                 wait_s, told = BUSY_WAIT_S if live else QUIET_WAIT_S, ""
-                if not (live or changed or home.has_triggers) and counts.seen is not None:
-                    # Of two passes the cheaper one, as the first of a kind imports modules.
-                    wait_s = quiet_wait_s(min(spent_s, spent_before_s), counts.seen, time.time())
-                spent_before_s = spent_s
+                is_quiet = not (live or changed or home.has_triggers)
             except (ClusterError, OSError) as error:
                 if str(error) != told:
                     told, told_at = str(error), time.monotonic()
@@ -171,7 +167,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
                 if isinstance(error, NoRoom):
                     with contextlib.suppress(ClusterError):
                         cluster.store.relieve()  # a checkpoint of its log frees room that the next step may need
-                live, changed, unfinished, wait_s = 0, False, True, TROUBLE_WAIT_S
+                live, changed, unfinished, wait_s, is_quiet = 0, False, True, TROUBLE_WAIT_S, False
             # Without a reserve the log must not grow, since it would take the last free room.
             if not told and (time.monotonic() >= reserve_at or not home.reserve.exists()):
                 with contextlib.suppress(ClusterError):
@@ -193,6 +189,11 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
             if not changed:
                 if counts.seen is not None:
                     foreseen = foresee_parents(counts.seen, foreseen)
+                spent_s = time.process_time() - begun_s
+                if is_quiet and counts.seen is not None:
+                    # Of two passes the cheaper one, as the first of a kind imports modules.
+                    wait_s = quiet_wait_s(min(spent_s, spent_before_s), counts.seen, time.time())
+                spent_before_s = spent_s
                 left_s = wait_s if ahead_of is None else min(wait_s, AHEAD_LOOK_S)
                 # Between passes it notices a signal, and a kill of both gateways, within the usual wait.
                 while left_s > 0 and not stopping:

@@ -26,6 +26,8 @@ LOOK_S = 0.1
 """Seconds between checks of routes.json."""
 LOOK_WHILE_WAITING_S = 0.01
 """Seconds between checks of routes.json while requests wait for a replica."""
+LOOK_WHILE_QUIET_S = 1.0
+"""Seconds between checks of routes.json without connections, of which the first has them read at once."""
 SWEEP_S = 0.25
 """Resolution of time-outs in seconds."""
 _LONGEST_PROXY_LINE = 107
@@ -88,6 +90,7 @@ class Door:
         self._swept = 0.0
         self._wake_path: str | None = None
         self._crowded = False  # requests have been waiting for capacity since demand.json was written
+        self._first: asyncio.Event | None = None  # set by the first connection after a time without any
 
     @property
     def log_lines_lost(self) -> int:
@@ -109,6 +112,10 @@ class Door:
 
     def admit(self, wire: Wire) -> None:
         """Start a conversation with a client; at the limit, close an idle connection, or else this one."""
+        if self._first is not None:
+            self._first.set()
+            self._first = None
+            self.look_at_routes()
         if len(self.conversations) >= self._settings.most_connections and not self._end_longest_idle():
             self.turned_away += 1
             refused = Refused(503, "too many connections", retry_after_s=1)
@@ -184,7 +191,13 @@ class Door:
         """Follow the routes, expire what is overdue and write demand; runs for ever."""
         while True:
             waiting = any(service.waiting for service in self.table.touched)
-            await asyncio.sleep(LOOK_WHILE_WAITING_S if waiting else LOOK_S)
+            if self.haproxy is None and not (self.conversations or self.table.touched or self.table.warm):
+                self._first = asyncio.Event()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._first.wait(), LOOK_WHILE_QUIET_S)
+                self._first = None
+            else:
+                await asyncio.sleep(LOOK_WHILE_WAITING_S if waiting else LOOK_S)
             try:
                 self._watch(time.time())
             except Exception as error:  # noqa: BLE001 (an error in one pass must not stop the gateway)
