@@ -10,9 +10,22 @@ from fairlead.web.views.cost import cost
 from fairlead.web.views.fleets import fleets
 from fairlead.web.views.queue import queue
 from fairlead.web.views.runs import runs
-from fairlead.web.views.simulations import simulation, simulations
 from fairlead.web.views.teams import teams
 from fairlead.web.views.workload import workload
+
+
+def _simulations(question: Question) -> Answer:
+    # Imported here because it needs much of what simulates, and few look at it.
+    from fairlead.web.views.simulations import simulations
+
+    return simulations(question)
+
+
+def _simulation(question: Question, name: str) -> Answer:
+    from fairlead.web.views.simulations import simulation  # as above
+
+    return simulation(question, name)
+
 
 VIEWS: dict[str, Callable[[Question], Answer]] = {
     "/": runs,
@@ -21,7 +34,7 @@ VIEWS: dict[str, Callable[[Question], Answer]] = {
     "/fleets": fleets,
     "/teams": teams,
     "/cost": cost,
-    "/simulations": simulations,
+    "/simulations": _simulations,
 }
 """Views by address, in the order of the menu."""
 
@@ -72,5 +85,5 @@ def answer(path: str, question: Question) -> Answer:
     if found := _RUN.fullmatch(path):
         return workload(question, found[1])
     if found := _SIMULATION.fullmatch(path):
-        return simulation(question, found[1])
+        return _simulation(question, found[1])
     raise Missing("There is no such page. The menu above has all of them.")
