@@ -26,7 +26,7 @@ if argv[0] == "pytest":
     sys.exit(code)
 """
 FAST = "pytest"
-LONG = "pytest -m long --budget 27"
+LONG = "pytest -m long --budget 27 -o timeout=1200"
 
 
 def run(place: Path, *, path: str = "", **case: tuple[int, list[str]]) -> tuple[int, str, list[str]]:
@@ -51,7 +51,7 @@ def test_what_fails_in_either_is_run_once_more_and_named(tmp_path: Path) -> None
     status, told, calls = run(tmp_path, fast=(1, ["a.py::b[c d]"]), long=(1, ["e.py::f"]))
     assert status == 0
     assert told == "All tests passed, 2 of them only when run again, alone: the lines above."
-    assert calls == [FAST, LONG, "pytest -n 1 -m  a.py::b[c d] e.py::f"]
+    assert calls == [FAST, LONG, "pytest -n 1 -m  -o timeout=1200 a.py::b[c d] e.py::f"]
 
 
 def test_what_fails_twice_has_failed(tmp_path: Path) -> None:

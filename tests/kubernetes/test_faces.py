@@ -29,7 +29,7 @@ from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 from tests.processes import Child
-from tests.waiting import until
+from tests.waiting import IN_CI, until
 
 pytestmark = pytest.mark.kubernetes
 
@@ -64,7 +64,7 @@ class Desk:
     def _started(self, arguments: Sequence[str], timeout_s: float) -> Answer:
         ended = subprocess.run(
             [*COMMAND, *arguments], cwd=self.directory, env=self.environ, capture_output=True, text=True,
-            timeout=timeout_s, check=False,
+            timeout=IN_CI * timeout_s, check=False,
         )  # fmt: skip
         return Answer(code=ended.returncode, out=ended.stdout, err=ended.stderr)
 

@@ -84,7 +84,7 @@ def ask(number):
         try:
             connection = http.client.HTTPConnection(*where, timeout=5)
             connection.connect()
-            connection.sock.settimeout(75)  # longer than the gateway takes to answer that nothing came
+            connection.sock.settimeout(195)  # longer than the gateway takes to answer that nothing came
             connection.request("GET", "/asked", headers={"Host": "serve-web.serve.svc"})
             answer = connection.getresponse()
             said = answer.read().decode()
@@ -110,7 +110,7 @@ for number in range(int(seconds * rate)):
     time.sleep(max(0.0, began + number / rate - time.monotonic()))
     threads.append(threading.Thread(target=ask, args=(number,), daemon=True))
     threads[-1].start()
-until = time.monotonic() + 165
+until = time.monotonic() + 200
 for each in threads:
     each.join(max(0.0, until - time.monotonic()))
 for number, where in list(asked.items()):
@@ -181,7 +181,7 @@ class Asking:
             reader.start()
             try:
                 yield
-                asking.wait(timeout=seconds + 180)
+                asking.wait(timeout=seconds + 230)
             finally:
                 asking.kill()
                 reader.join()
@@ -215,7 +215,8 @@ def write(desk: Desk, **more: Any) -> None:
     content = {
         "kind": "Serving", "name": "web", "image": images.PYTHON, "workdir": ".", "run": "python3 server.py",
         "replicas": "0..2", "scale": {"idle": "10s", "window": "5s"}, "max_queue": 500, "grace": "5s",
-        "canary": {"steps": ["25%", "50%"], "errors": "20%"}, "resources": {"cpu": 0.1, "memory": "64Mi"}, **more,
+        "canary": {"steps": ["25%", "50%"], "errors": "20%"}, "resources": {"cpu": 0.1, "memory": "64Mi"},
+        "timeout": "180s", **more,
     }  # fmt: skip
     (desk.directory / "serve.yaml").write_text(yaml.safe_dump(content))
 

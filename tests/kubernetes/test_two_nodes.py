@@ -43,7 +43,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.long, pytest.mark.kubernetes, pytest.mark.torch, pytest.mark.timeout(1200)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-STEPS, EVERY = 90, 15
+STEPS, EVERY = 60, 10
 RANKS = "ranks"
 PATIENCE_S = 900.0  # a busy machine takes minutes to import PyTorch
 READ = ("cat", "/checkpoints/said/losses.jsonl")
