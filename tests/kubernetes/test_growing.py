@@ -1,4 +1,7 @@
-"""Nodes that a real Karpenter brings for gangs: placeholders ask for them, and make way for the gang when they come."""
+"""Nodes that autoscalers bring: for placeholders, which make way for the gang, for ProvisioningRequests and buffers.
+
+Karpenter is the real one; the Cluster Autoscaler is played by the objects that it documents.
+"""
 
 import time
 from collections.abc import Iterator
@@ -9,11 +12,14 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.names import ROOM_FOR
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.specs.pool import Hardware, Peak, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code
@@ -22,9 +28,11 @@ from tests.kubernetes.audit import RESTRICTED
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import GPUS, comes_to, gang, live_pods, operating, teach_kinds
 from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.test_team_controller import POOLS, condition
+from tests.kubernetes.testcluster.cluster_autoscaler import ClusterAutoscaler
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes
-from tests.kubernetes.testcluster.karpenter import Karpenter
+from tests.kubernetes.testcluster.karpenter import GPU_LABEL, Karpenter
 from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
@@ -199,3 +207,128 @@ def test_runs_that_are_deleted_while_they_ask_leave_no_placeholder(
         for run in cluster.workloads():
             cluster.set_intent(run.uid, Intent.DELETE)
         until(lambda: not pods(cluster, team) and not cluster.workloads())
+
+
+def requests(cluster: KubernetesCluster) -> list[dict[str, Any]]:
+    return list(cluster.client.items("/apis/autoscaling.x-k8s.io/v1/provisioningrequests"))
+
+
+def templates(cluster: KubernetesCluster, team: str) -> list[dict[str, Any]]:
+    return list(cluster.client.items(f"/api/v1/namespaces/{team}/podtemplates"))
+
+
+def test_one_request_brings_all_nodes_of_a_gang_without_a_placeholder(
+    growing_plane: ControlPlane, access: Access, cluster: KubernetesCluster, team: str
+) -> None:
+    nodes: list[str] = []
+
+    def bring(request: dict[str, Any]) -> list[tuple[str, str, str]]:
+        (asked,) = request["spec"]["podSets"]
+        nodes.extend(add_nodes(growing_plane, asked["count"], prefix="brought", gpus=GPUS))
+        return [("Accepted", "True", "accepted"), ("Provisioned", "True", "provisioned")]
+
+    seen: set[int] = set()
+
+    def is_asked(autoscaler: ClusterAutoscaler) -> bool:
+        seen.add(len(pods(cluster, team, placeholders=True)))
+        return bool(autoscaler.asked)
+
+    with ClusterAutoscaler(growing_plane, bring) as autoscaler:
+        run = cluster.submit(gang(team, nodes=3))
+        growth = OneShotSnapshot(cluster.client).snapshot().growth
+        assert growth is not None
+        assert growth.by_request
+        with operating(access, team, **QUICK):
+            until(lambda: cluster.named("train", team).status.reason.code is Code.WAITING_FOR_NODES)
+            told = cluster.named("train", team).status.reason.message
+            until(lambda: is_asked(autoscaler))
+            assert comes_to(cluster, "train", Phase.RUNNING).status.attempt == 0
+            until(lambda: not requests(cluster) and not templates(cluster, team))
+        (asked,) = autoscaler.asked
+    assert told.endswith("the Cluster Autoscaler is asked for nodes with a ProvisioningRequest")
+    assert seen == {0}
+    assert asked["spec"]["provisioningClassName"] == "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+    assert asked["spec"]["parameters"] == {"ValidUntilSeconds": "12"}
+    assert [each["count"] for each in asked["spec"]["podSets"]] == [3]
+    assert asked["metadata"]["ownerReferences"][0]["uid"] == run.uid
+    assert {pod["spec"]["nodeName"] for pod in pods(cluster, team)} == set(nodes)
+    for name in nodes:
+        cluster.client.delete(f"/api/v1/nodes/{name}")
+
+
+def test_a_request_that_finds_no_nodes_is_given_up_in_the_autoscalers_words_and_leaves_nothing(
+    growing_plane: ControlPlane, access: Access, cluster: KubernetesCluster, team: str
+) -> None:
+    lack = [("Accepted", "True", "accepted"), ("Provisioned", "False", "Capacity is not found, CA will try later.")]
+    with ClusterAutoscaler(growing_plane, lambda _: lack):
+        cluster.submit(gang(team))
+        with operating(access, team, **QUICK):
+            until(lambda: cluster.named("train", team).status.reason.code is Code.NODES_NOT_COMING)
+            until(lambda: not requests(cluster) and not templates(cluster, team))
+            reason = cluster.named("train", team).status.reason
+    words = (
+        "the Cluster Autoscaler was asked for nodes and brings none; it says: Capacity is not found, CA will try later"
+    )
+    assert reason.message == words
+
+
+def test_no_nodes_are_requested_for_a_gang_that_its_quota_refuses(
+    growing_plane: ControlPlane, access: Access, cluster: KubernetesCluster, team: str
+) -> None:
+    a_quota(cluster, team, gpus=GPUS // 2)
+    with ClusterAutoscaler(growing_plane, lambda _: []) as autoscaler:
+        cluster.submit(gang(team))
+        with operating(access, team, **QUICK):
+            until(lambda: cluster.named("train", team).status.reason.code is Code.NODES_NOT_COMING)
+        assert not requests(cluster)
+        assert not autoscaler.asked
+    assert "the quota bound of" in cluster.named("train", team).status.reason.message
+
+
+def test_a_request_outlives_its_operator_and_one_that_nobody_answers_is_replaced_by_placeholders(
+    growing_plane: ControlPlane, access: Access, cluster: KubernetesCluster, team: str
+) -> None:
+    with ClusterAutoscaler(growing_plane, lambda _: []):
+        cluster.submit(gang(team))
+        patience = {"grow_patience_s": 30.0, "grow_pause_s": 60.0}
+        with operating(access, team, **patience):
+            until(lambda: len(requests(cluster)) == 1)
+        (left,) = requests(cluster)
+        with operating(access, team, **patience):
+            until(lambda: len(pods(cluster, team, placeholders=True)) == 2)
+            assert not requests(cluster)
+            until(lambda: not templates(cluster, team))
+            until(lambda: "2 placeholder pods" in cluster.named("train", team).status.reason.message)
+        kept_s = time.time() - seconds(left["metadata"]["creationTimestamp"])
+    assert kept_s >= 15.0
+
+
+def test_a_pool_keeps_nodes_ready_by_a_buffer_that_karpenter_fills(
+    access: Access, cluster: KubernetesCluster, karpenter: Karpenter, team: str
+) -> None:
+    karpenter.pool("gpu", model="NVIDIA-A100")
+    pool = Pool(
+        name=f"{team}-pool", nodes=4, labels={GPU_LABEL: "NVIDIA-A100"},
+        hardware=Hardware(cpu_milli=64_000, memory_bytes=2**39, gpu=PoolGpu(model="A100", count=GPUS)),
+        peaks={"now": Peak(at="* * * * *", nodes=2, for_s=3600.0)},
+    )  # fmt: skip
+    buffers = f"/apis/autoscaling.x-k8s.io/v1beta1/namespaces/{team}/capacitybuffers"
+
+    def replicas() -> list[int]:
+        return [each["spec"]["replicas"] for each in cluster.client.items(buffers)]
+
+    def num_nodes() -> int:
+        return len(list(cluster.client.items("/api/v1/nodes", {"labelSelector": f"{GPU_LABEL}=NVIDIA-A100"})))
+
+    with operating(access, team, watch_namespace=None, **QUICK):
+        cluster.client.create(POOLS, write_object(pool))
+        until(lambda: replicas() == [2] and num_nodes() == 2, lambda: list(cluster.client.items(buffers)))
+        until(lambda: "CapacityBuffer pool-" in condition(cluster, f"{POOLS}/{pool.name}", "Ahead")["message"])
+        cluster.submit(of_model(gang(team, nodes=1), "A100"))
+        assert comes_to(cluster, "train", Phase.RUNNING).status.attempt == 0
+        until(lambda: replicas() == [1])
+        assert not pods(cluster, team, placeholders=True)
+        assert num_nodes() == 2
+        cluster.client.merge(f"{POOLS}/{pool.name}", {"spec": {"peaks": None}})
+        until(lambda: not replicas() and not templates(cluster, team) and num_nodes() == 1)
+        cluster.client.delete(f"{POOLS}/{pool.name}")

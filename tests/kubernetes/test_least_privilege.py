@@ -31,16 +31,21 @@ from fairlead.cluster.kubernetes.manifests.roles import (
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS, GATEWAY_NAMESPACE, ROUTES
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.control.operator import Operator, OperatorSettings
 from fairlead.policy.kinds.retention import Retention
 from fairlead.specs.formats.reading import parse
-from fairlead.specs.pool import Hardware, Pool
+from fairlead.specs.pool import Hardware, Peak, Pool, PoolGpu
 from fairlead.specs.team import Quota, Team
+from fairlead.state.snapshot import Intent
 from tests.kubernetes.audit import RESTRICTED, Asked, Right, requests, rights, token_of
 from tests.kubernetes.clusters import started
 from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, Say, serving
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.testcluster.binaries import source_of_module
+from tests.kubernetes.testcluster.cluster_autoscaler import REQUESTS as PROVISIONING_REQUESTS
+from tests.kubernetes.testcluster.cluster_autoscaler import ClusterAutoscaler, apply_kinds
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 from tests.waiting import until
@@ -65,6 +70,9 @@ APPLIED = (
     ("", "limitranges"),
     (API_GROUP, "rolebindings"),
     ("discovery.k8s.io", "endpointslices"),
+    ("", "podtemplates"),
+    ("autoscaling.x-k8s.io", "provisioningrequests"),
+    ("autoscaling.x-k8s.io", "capacitybuffers"),
 )
 IMPLIED = {
     *(Right(group=group, resource=resource, verb="create") for group, resource in APPLIED),
@@ -93,6 +101,7 @@ def asked(plane: ControlPlane) -> list[Asked]:
     until(lambda: all(is_ready(node) for node in client.items("/api/v1/nodes")))
     a_run_from_its_first_pod_to_its_last(plane, client)
     a_run_that_asks_for_nodes(plane, client)
+    nodes_that_are_asked_for_without_pods(plane, client)
     a_team_from_its_namespace_to_its_last_bound(plane, client)
     a_run_that_is_not_kept(plane, client)
     a_sweep_that_is_not_kept(plane, client)
@@ -156,6 +165,33 @@ def a_run_that_asks_for_nodes(plane: ControlPlane, client: Client) -> None:
         })  # fmt: skip
         until(lambda: len(list(client.items(PODS))) == 3)
         until(lambda: any("events?" in path and "fieldSelector" in path for path in paths_of(plane)))
+        client.delete(f"{RUNS}/wide")
+        until(lambda: not list(client.items(RUNS)) and not list(client.items(PODS)))
+
+
+def nodes_that_are_asked_for_without_pods(plane: ControlPlane, client: Client) -> None:
+    """A run and a pool whose nodes an autoscaler is asked for by its own objects."""
+    apply_kinds(plane, source_of_module("karpenter", "sigs.k8s.io/karpenter"), "pkg/apis/crds/*capacitybuffers.yaml")
+    buffers = f"/apis/autoscaling.x-k8s.io/v1beta1/namespaces/{SYSTEM}/capacitybuffers"
+    until(lambda: plane.exists(buffers))
+    hardware = Hardware(cpu_milli=96_000, memory_bytes=2**39, gpu=PoolGpu(model="A100", count=8))
+    always = {"now": Peak(at="* * * * *", nodes=1, for_s=3600.0)}
+    pool = Pool(name="ahead", nodes=2, hardware=hardware, labels={"pool": "ahead"}, peaks=always)
+    with (
+        ClusterAutoscaler(plane, lambda _: [("Provisioned", "False", "no room")]) as autoscaler,
+        operating(plane, token_of(client, SYSTEM, OPERATOR)),
+    ):
+        client.create(RUNS, {
+            "apiVersion": "fairlead.dev/v1alpha1", "kind": "Training", "metadata": {"name": "wide"},
+            "spec": {"run": "work", "nodes": 3, "image": "python:3.12", "resources": {"gpu": 8}},
+        })  # fmt: skip
+        client.create("/apis/fairlead.dev/v1alpha1/pools", write_object(pool))
+        until(lambda: bool(autoscaler.asked) and bool(list(client.items(buffers))))
+        client.merge("/apis/fairlead.dev/v1alpha1/pools/ahead", {"spec": {"peaks": None}})
+        people = KubernetesCluster(client, namespace=TEAM)
+        people.set_intent(people.named("wide", TEAM).uid, Intent.SUSPEND)
+        until(lambda: not list(client.items(buffers)) and not list(client.items(PROVISIONING_REQUESTS)))
+        client.delete("/apis/fairlead.dev/v1alpha1/pools/ahead")
         client.delete(f"{RUNS}/wide")
         until(lambda: not list(client.items(RUNS)) and not list(client.items(PODS)))
 
@@ -341,6 +377,8 @@ def test_the_operator_writes_into_no_namespace_but_those_of_runs_and_its_own(ask
     assert writes
     own = (
         f"/namespaces/{SYSTEM}/leases",
+        f"/namespaces/{SYSTEM}/podtemplates",
+        f"/namespaces/{SYSTEM}/capacitybuffers",
         f"/namespaces/{GATEWAY_NAMESPACE}/configmaps/{ROUTES}",
         f"/api/v1/namespaces/{SET_UP}",
         "/api/v1/namespaces/default/events",

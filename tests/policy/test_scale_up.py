@@ -71,6 +71,16 @@ def test_with_one_it_asks_for_nodes_and_says_so_once() -> None:
     assert decide(snapshot, NOW + 60).changes == ()
 
 
+def test_what_it_asks_with_is_said_anew_when_it_changes() -> None:
+    growth = Growth(by="the Cluster Autoscaler", look="x", sources=(Source(name="groups"),), by_request=True)
+    snapshot = settled(world(run(gang()), growth=growth))
+    assert "is asked for nodes with a ProvisioningRequest" in snapshot.workloads[0].status.reason.message
+    assert decide(snapshot, NOW + 60).changes == ()
+    snapshot = settled(replace(snapshot, growth=replace(growth, by_request=False)), NOW + 60)
+    assert "is asked for nodes with 2 placeholder pods" in snapshot.workloads[0].status.reason.message
+    assert snapshot.workloads[0].status.asked_at == NOW
+
+
 def test_a_run_that_waits_for_others_to_end_asks_too() -> None:
     snapshot = world(run(gang(nodes=1)), growth=karpenter(), nodes=(node("a", gpus=GPUS),), pods=(holder("a"),))
     assert is_asking(settled(snapshot).workloads[0])

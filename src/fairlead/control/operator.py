@@ -32,6 +32,7 @@ from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeep
 from fairlead.cluster.kubernetes.operator.ledger.month_costs import MonthCosts
 from fairlead.cluster.kubernetes.operator.partitions.partition_controller import PartitionController
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
+from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import SILENT_S
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
 from fairlead.cluster.kubernetes.operator.placeholders.standby_controller import StandbyController
 from fairlead.cluster.kubernetes.operator.pods.autoscaler_controller import AutoscalerController
@@ -142,6 +143,7 @@ class Operator:
             Autoscalers(client, patience_s=settings.grow_patience_s, pause_s=settings.grow_pause_s),
             pods,
             may_act=lambda: self.election.is_leader,
+            silent_s=min(SILENT_S, settings.grow_patience_s / 2),
         )
         self._standby = StandbyController(
             self.view,
@@ -149,6 +151,7 @@ class Operator:
             pods,
             settings.namespace,
             may_act=lambda: self.election.is_leader,
+            silent_s=min(SILENT_S, settings.grow_patience_s / 2),
         )
         self._partitions = PartitionController(
             self.view, lambda: self._pools.objects(), may_act=lambda: self.election.is_leader

@@ -45,11 +45,14 @@ class Growth:
         look: A command that shows its state.
         patience_s: Without a node for this long, the request is given up.
         pause_s: The time before the next request after that.
+        by_request: Whether it is asked by one ProvisioningRequest for each gang, for all of its nodes or none, and not
+            by placeholder pods.
     """
 
     by: str
     look: str
     sources: tuple[Source, ...]
+    by_request: bool = False
     patience_s: float = PATIENCE_S
     pause_s: float = PAUSE_S
 
@@ -59,9 +62,9 @@ class CapacityRequest:
     """The state of a request for a run's nodes.
 
     Attributes:
-        bound_at: When one of its placeholders was last scheduled; None before.
+        bound_at: When one of its placeholders was last scheduled, or its ProvisioningRequest fulfilled; None before.
         refused: Why placeholders cannot be created; None if they can.
-        said: Why the autoscaler brings no node for a pending placeholder; None while it reports no obstacle.
+        said: Why the autoscaler brings no node; None while it reports no obstacle.
     """
 
     workload_uid: str

@@ -48,6 +48,7 @@ class Karpenter:
             "HEALTH_PROBE_PORT": str(health),
             "INSTANCE_TYPES_FILE_PATH": str(machines),
             "LOG_LEVEL": "info",
+            "FEATURE_GATES": "CapacityBuffer=true",
         }
         argv = ["env", *(f"{name}={value}" for name, value in settings.items()), str(binary)]
         self._server = Server("karpenter", argv, self.log)

@@ -1,8 +1,9 @@
 """Decides when to request new nodes, for which runs, and when to give up.
 
 A request is recorded in the status of a run, ``asked_at``. While it is set, the cluster keeps placeholders of the
-gang's shape that make its autoscaler add nodes; it removes them otherwise. Runs request nodes in order, a later one
-only if all runs that delay it request nodes too, so that no node is added for a run that cannot be next.
+gang's shape, or a request of its autoscaler's own kind, for which that adds nodes; it removes them otherwise. Runs
+request nodes in order, a later one only if all runs that delay it request nodes too, so that no node is added for a run
+that cannot be next.
 """
 
 from collections.abc import Callable
@@ -34,6 +35,7 @@ REPLY_PATIENCE_S = 60.0
 REFUSED_PAUSE_S = 60.0
 
 
+_BY_REQUEST = "a ProvisioningRequest"
 # Name of the resource, need of the gang, amount present, accessor in an ``Amount``, formatter.
 _Sum = tuple[str, int, int, Callable[[Amount], int | None], Callable[[int], str]]
 
@@ -113,6 +115,7 @@ class Growing:
                 return _beside(self._given_up(growth, asked), why, fits_here=fits_here)
             # The reason stays unchanged while nodes come one by one, until they are enough.
             is_told = status.reason.code is Code.WAITING_FOR_NODES and why.code is not Code.WAITING_FOR_TURN
+            is_told = is_told and (_BY_REQUEST in status.reason.message) == growth.by_request
             reason = status.reason if is_told else _asking(workload.spec, growth, why, fits_here=fits_here)
             return Waits(reason=reason, asked_at=status.asked_at)
         if status.ask_again_at is not None and self._now < status.ask_again_at:
@@ -215,7 +218,8 @@ class Growing:
 
 
 def _asking(spec: GangSpec, growth: Growth, why: Reason, *, fits_here: bool) -> Reason:
-    ask = f"{growth.by} is asked for nodes with {plural(spec.nodes, 'placeholder pod')}"
+    means = _BY_REQUEST if growth.by_request else plural(spec.nodes, "placeholder pod")
+    ask = f"{growth.by} is asked for nodes with {means}"
     if fits_here or why.code is Code.WAITING_FOR_TURN:
         return replace(why, message=f"{why.message}; {ask} meanwhile")
     need = describe_need(spec)

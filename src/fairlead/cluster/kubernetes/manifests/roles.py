@@ -88,6 +88,9 @@ OPERATOR_RULES: Rules = [
     rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods, and ready replicas
     rule("autoscaling", ("horizontalpodautoscalers",), ("list",)),  # endpoints that the cluster's autoscaler scales
     rule("keda.sh", ("scaledobjects",), ("list",)),
+    # Requests to autoscalers, with the pods that they stand for
+    rule("autoscaling.x-k8s.io", ("provisioningrequests", "capacitybuffers"), ("list", "create", "patch", "delete")),
+    rule("", ("podtemplates",), ("create", "patch", "delete")),
     rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may be added, and within which limits
     rule("autoscaling.k8s.io", ("verticalpodautoscalers",), ("list",)),  # recommendations of those with the label
     rule("", ("configmaps",), ("list", "watch"), ACCESS_KEYS),  # hashes of keys, which gateways check

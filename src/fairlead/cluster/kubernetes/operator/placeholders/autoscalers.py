@@ -11,7 +11,9 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, quantity
 from fairlead.cluster.kubernetes.devices import WHOLE
+from fairlead.cluster.kubernetes.manifests.capacity_objects import GROUP, REQUESTS, REQUESTS_VERSION
 from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS
+from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import serves
 from fairlead.policy.placement.device_matching import ALTERNATIVES, matches
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL, SPOT_MARKS, price_label
 from fairlead.state.capacity_requests import PATIENCE_S, PAUSE_S, Amount, Growth, Source
@@ -62,11 +64,17 @@ class Autoscalers:
             ClusterError: The API server does not answer.
         """
         pools = self._pools()
-        found = read_pools(pools) or (None if pools else read_status(self._status(), now))
+        found = read_pools(pools) or (None if pools else self._cluster_autoscaler(now))
         self._looked_at = now
         self.pools = tuple(pools)
         self.growth = found and replace(found, patience_s=self._patience_s, pause_s=self._pause_s)
         return self.growth
+
+    def _cluster_autoscaler(self, now: float) -> Growth | None:
+        found = read_status(self._status(), now)
+        if found is None:
+            return None
+        return replace(found, by_request=serves(self._client, f"/apis/{GROUP}/{REQUESTS_VERSION}", REQUESTS))
 
     # What the operator may not read counts as absent: no run is then held back for nodes that nobody can request.
 

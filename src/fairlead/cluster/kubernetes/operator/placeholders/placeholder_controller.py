@@ -1,7 +1,8 @@
 """Creates placeholders for the runs that request nodes, and deletes them when they have to give way.
 
-Level-triggered: the wanted state is in the runs' objects, the actual one in the cluster. Placeholders belong to their
-Training, so none outlives it. Kept only in memory: why they were refused, and what the autoscaler reports.
+Where the Cluster Autoscaler acts on ProvisioningRequests, a run has one of these in their place. Level-triggered: the
+wanted state is in the runs' objects, the actual one in the cluster. Placeholders and requests belong to their Training,
+so none outlives it. Kept only in memory: why they were refused, and what the autoscaler reports.
 """
 
 import logging
@@ -9,18 +10,33 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, DeviceResource, whole_resource
+from fairlead.cluster.kubernetes.manifests.capacity_objects import (
+    REQUESTS,
+    REQUESTS_VERSION,
+    render_pod_template,
+    render_provisioning_request,
+    request_name,
+)
 from fairlead.cluster.kubernetes.manifests.placeholders import render_placeholder
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+from fairlead.cluster.kubernetes.names import ROOM_FOR
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import (
     Autoscalers,
     gpu_labels,
     prices_within,
     spot_labels,
+)
+from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import (
+    SILENT_S,
+    CapacityObject,
+    CapacityObjects,
 )
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
@@ -30,7 +46,7 @@ from fairlead.errors import ClusterError
 from fairlead.policy.placement.device_matching import matches
 from fairlead.policy.scaling.scale_up import is_asking
 from fairlead.specs.resources import GpuRequest
-from fairlead.state.capacity_requests import CapacityRequest, Growth
+from fairlead.state.capacity_requests import PATIENCE_S, CapacityRequest, Growth
 from fairlead.state.snapshot import WHOLE_MILLI, Phase, Workload
 
 log = logging.getLogger(__name__)
@@ -41,6 +57,8 @@ MAKING_WAY_S = 10.0
 REFUSAL_KEPT_S = 30.0
 LISTEN_EVERY_S = 20.0
 AUTOSCALERS = ("karpenter", "cluster-autoscaler")
+# Conditions of a ProvisioningRequest for which no more nodes come, or whose nodes are not held any longer.
+ENDED = ("Failed", "CapacityRevoked", "BookingExpired")
 
 
 class PlaceholderController:
@@ -48,6 +66,7 @@ class PlaceholderController:
 
     Args:
         may_act: Returns whether this process still leads; asked before each request that creates something.
+        silent_s: Time after which a ProvisioningRequest without a condition counts as unanswered.
     """
 
     def __init__(
@@ -57,10 +76,15 @@ class PlaceholderController:
         settings: PodSettings,
         *,
         may_act: Callable[[], bool] = lambda: True,
+        silent_s: float = SILENT_S,
     ) -> None:
         self._view = view
         self._client: Client = view.client
         self._autoscalers = autoscalers
+        self._requests = CapacityObjects(
+            view.client, REQUESTS, REQUESTS_VERSION, ROOM_FOR, wake=view.wake, may_act=may_act, silent_s=silent_s
+        )
+        self._may_request = False
         self._settings = settings
         self._may_act = may_act
         self._lock = threading.Lock()
@@ -80,9 +104,14 @@ class PlaceholderController:
         Raises:
             ClusterError: It cannot be determined now.
         """
-        self._autoscalers.look(runs, time.time())
+        now = time.time()
+        self._autoscalers.look(runs, now)
+        growth = self._autoscalers.growth
+        if growth is not None and growth.by_request and not self._requests.is_used(now):
+            growth = replace(growth, by_request=False)
         with self._lock:
-            return self._autoscalers.growth, tuple(self._asked(uid) for uid in sorted({*self._held, *self._refused}))
+            known = {*self._held, *self._refused, *self._requests.known}
+            return growth, tuple(self._asked(uid) for uid in sorted(known))
 
     def is_making_way(self, uid: str) -> bool:
         """Return whether placeholders of a run are about to free enough of a quota for its pods."""
@@ -106,6 +135,7 @@ class PlaceholderController:
             self._said = {uid: said for uid, said in self._said.items() if uid in wanted}
             self._listened = {uid: at for uid, at in self._listened.items() if uid in wanted}
             self._gave_way = {uid: at for uid, at in self._gave_way.items() if self.is_making_way(uid)}
+        self._request(agent, wanted, held, now)
         starting = self._newly_taken(runs) if held else frozenset()
         for uid, pods in held.items():
             for pod in pods.values():
@@ -114,11 +144,34 @@ class PlaceholderController:
                     agent.submit(uid, f"take away {pod.key} {pod.uid}", partial(self._delete, pod))
         for uid, run in wanted.items():
             there = {pod.index for pod in held.get(uid, {}).values()}
-            if uid not in self._refused:
+            if uid not in self._refused and (there or not self._may_request):
                 for index in range(run.spec.nodes):
                     if index not in there:
                         agent.submit(uid, f"hold room {uid} {index}", partial(self._create, run, index))
             self._listen(agent, uid, held.get(uid, {}), now)
+
+    def _request(
+        self, agent: Agent, wanted: Mapping[str, Workload], held: Mapping[str, Mapping[str, PodObject]], now: float
+    ) -> None:
+        """Keep a ProvisioningRequest for each run that requests nodes and has no placeholder, where they are used."""
+        if not wanted and self._requests.is_clear:
+            return
+        growth = self._autoscalers.growth
+        try:
+            self._may_request = (growth is None or growth.by_request) and self._requests.is_used(now)
+        except ClusterError as error:
+            log.warning("whether ProvisioningRequests are served is not known: %s", error)
+            return
+        asking = {uid: run for uid, run in wanted.items() if uid not in held} if self._may_request else {}
+        is_known = self._requests.follow(agent, asking, now)
+        for uid, run in asking.items():
+            if is_known and uid not in self._requests.known and uid not in self._refused:
+                pod = self._placeholder(run, 0)
+                template = render_pod_template(pod, request_name(run))
+                valid_s = PATIENCE_S if growth is None else growth.patience_s
+                body = render_provisioning_request(template, run.spec.nodes, valid_s)
+                # Nodes for pods that the namespace refuses would be of no use; a quota is asked about one member.
+                self._requests.put(agent, uid, template, body, partial(self._is_accepted, run, pod))
 
     def _newly_taken(self, runs: Iterable[Workload]) -> frozenset[str]:
         """Return nodes on which a gang starts, so that placeholders there leave before kube-scheduler evicts them.
@@ -136,6 +189,9 @@ class PlaceholderController:
         return frozenset(taken)
 
     def _asked(self, uid: str) -> CapacityRequest:
+        request = self._requests.known.get(uid)
+        if request is not None and uid not in self._held:
+            return read_request(uid, request)
         bound = [pod.bound_at for pod in self._held.get(uid, {}).values() if pod.bound_at is not None]
         refused = self._refused.get(uid)
         return CapacityRequest(
@@ -161,14 +217,42 @@ class PlaceholderController:
         found = self._view.find(run.uid)
         if found is None or found.workload is None or not is_asking(found.workload) or not self._may_act():
             return
+        pod = self._placeholder(found.workload, index)
+        try:
+            self._view.pods.put(self._client.create(f"/api/v1/namespaces/{found.namespace}/pods", pod))
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                return  # being deleted, or of a previous run of that name: the next pass finds it gone
+            self._note_refusal(run, error)
+
+    def _is_accepted(self, run: Workload, pod: dict[str, Any]) -> bool:
+        """Return whether the API server would create a member of the gang."""
+        try:
+            self._client.create(f"/api/v1/namespaces/{run.spec.team}/pods", pod, {"dryRun": "All"})
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                return True
+            self._note_refusal(run, error)
+            return False
+        return True
+
+    def _note_refusal(self, run: Workload, error: ApiError) -> None:
+        phase, message = refusals.explain(error, run.spec.team, num_pods=run.spec.nodes)
+        if phase is None:
+            raise error
+        with self._lock:
+            self._refused[run.uid] = (message, time.time())
+        self._view.wake()
+
+    def _placeholder(self, run: Workload, index: int) -> dict[str, Any]:
         gpu = run.spec.resources.gpu
         device = None if gpu is None else self._device(gpu)
         labels = [] if gpu is None or gpu.model is None else gpu_labels(self._autoscalers.pools, gpu.model)
         # With `spot: auto` nodes are requested only once the deadline requires on-demand ones.
         shunned = () if run.spec.capacity.spot and not run.spec.capacity.auto else spot_labels(self._autoscalers.pools)
         most = run.spec.capacity.max_price
-        pod = render_placeholder(
-            found.workload,
+        return render_placeholder(
+            run,
             index,
             self._settings,
             device=device,
@@ -176,17 +260,6 @@ class PlaceholderController:
             shunned=shunned,
             prices=None if most is None else prices_within(self._autoscalers.pools, most),
         )
-        try:
-            self._view.pods.put(self._client.create(f"/api/v1/namespaces/{found.namespace}/pods", pod))
-        except ApiError as error:
-            if error.reason == "AlreadyExists":
-                return  # being deleted, or of a previous run of that name: the next pass finds it gone
-            phase, message = refusals.explain(error, found.namespace, num_pods=run.spec.nodes)
-            if phase is None:
-                raise
-            with self._lock:
-                self._refused[run.uid] = (message, time.time())
-            self._view.wake()
 
     def _device(self, gpu: GpuRequest) -> DeviceResource:
         """Return the resource that existing nodes offer; without any, NVIDIA's name, which most new nodes use."""
@@ -242,3 +315,14 @@ class PlaceholderController:
                 self._said[uid] = said
         if is_news:
             self._view.wake()
+
+
+def read_request(uid: str, request: CapacityObject) -> CapacityRequest:
+    """Return how far a ProvisioningRequest is, by the conditions that the Cluster Autoscaler writes."""
+    ended = next((found for name in ENDED if (found := request.conditions.get(name)) and found.is_true), None)
+    provisioned = request.conditions.get("Provisioned")
+    if ended is None and provisioned is not None and provisioned.is_true:
+        return CapacityRequest(workload_uid=uid, bound_at=provisioned.since)
+    # Until it is fulfilled, the condition says why the latest try has failed.
+    hindrance = ended or provisioned
+    return CapacityRequest(workload_uid=uid, said=None if hindrance is None else hindrance.message)

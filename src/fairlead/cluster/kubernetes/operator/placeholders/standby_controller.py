@@ -1,5 +1,7 @@
 """Keeps nodes of pools ready in advance: placeholders of one node each, and a record of the demand for them.
 
+Where an autoscaler acts on CapacityBuffers, a pool has one of these in place of its placeholders.
+
 The wanted number is decided from the Pools and their history; the actual one is in the cluster. The history is in the
 status of the Pool, written there periodically, and gaps are filled with the last value: an operator that is killed
 loses no more than that. A placeholder gives way to every pod; one that is no longer wanted is deleted, and its
@@ -8,6 +10,7 @@ autoscaler removes the node when it is empty.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,11 +19,21 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.devices import DeviceResource, whole_resource
+from fairlead.cluster.kubernetes.manifests.capacity_objects import (
+    BUFFERS,
+    BUFFERS_VERSION,
+    buffer_name,
+    render_capacity_buffer,
+    render_pod_template,
+)
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.standby import render_standby
+from fairlead.cluster.kubernetes.names import POOL
+from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import SILENT_S, CapacityObjects
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject
+from fairlead.errors import ClusterError
 from fairlead.policy.capacity.demand_history import DemandHistory
 from fairlead.policy.capacity.prewarming import needed_nodes
 from fairlead.specs.pool import Pool
@@ -40,6 +53,7 @@ class StandbyController:
         pools: Returns the existing Pool objects; None while they are unknown.
         namespace: The namespace of the placeholders.
         may_act: Returns whether this process still leads; asked before each request that creates something.
+        silent_s: Time after which a CapacityBuffer without a condition counts as unanswered.
     """
 
     def __init__(
@@ -50,8 +64,15 @@ class StandbyController:
         namespace: str,
         *,
         may_act: Callable[[], bool] = lambda: True,
+        silent_s: float = SILENT_S,
     ) -> None:
         self._view = view
+        self._buffers = CapacityObjects(
+            view.client, BUFFERS, BUFFERS_VERSION, POOL, wake=view.wake, may_act=may_act, namespace=namespace,
+            silent_s=silent_s,
+        )  # fmt: skip
+        self._raised: dict[str, float] = {}  # since when a pool with a buffer has too few free nodes
+        self._took: dict[str, list[float]] = {}
         self._pools = pools
         self._settings = settings
         self._namespace = namespace
@@ -92,6 +113,10 @@ class StandbyController:
         if history is None:
             return None
         why = next((each.why for each in self.standby if each.pool == pool), "no node is held ahead of time now")
+        buffer = self._buffers.known.get(pool)
+        if buffer is not None:
+            lack = next((each.message for each in buffer.conditions.values() if not each.is_true), None)
+            why += f"; CapacityBuffer {buffer.name} asks for them" + (f": {lack}" if lack else "")
         return why, write_history(history)
 
     def act(self, agent: Agent, snapshot: Snapshot) -> None:
@@ -99,28 +124,56 @@ class StandbyController:
         with self._lock:
             held = dict(self._held)
         ahead = self._known
-        if ahead is None or (not held and not self.standby):
+        if ahead is None or (not held and not self.standby and self._buffers.is_clear):
             return
         busy = {pod.node for pod in snapshot.pods if not pod.phase.is_final}
         busy |= {pod.node for pod in self._view.pods.all() if pod.room_for and not pod.pool and pod.node}
         targets = {each.pool: each.nodes for each in self.standby}
+        free = {}
         for name in {*targets, *(pod.pool for pod in held.values())}:
-            own = [pod for pod in held.values() if pod.pool == name and pod.told_at is None]
             pool = ahead.get(name)
             spec = None if pool is None else pool.spec
-            target = 0 if spec is None else targets.get(name, 0)
             in_use = 0 if spec is None else len(busy & self._nodes_of(spec))
-            kept = kept_of(own, max(0, target - in_use), busy)
+            free[name] = 0 if spec is None else max(0, targets.get(name, 0) - in_use)
+        by_buffer = self._keep_buffers(agent, {name: number for name, number in free.items() if number}, busy)
+        for name, number in free.items():
+            pool = ahead.get(name)
+            own = [pod for pod in held.values() if pod.pool == name and pod.told_at is None]
+            kept = kept_of(own, 0 if by_buffer else number, busy)
             for pod in own:
                 if pod not in kept:
                     agent.submit(f"pool {name}", f"take away {pod.key} {pod.uid}", partial(self._delete, pod))
-            free = (index for index in range(target + len(own)) if index not in {pod.index for pod in own})
-            if pool is None or spec is None:
+            if pool is None or pool.spec is None or by_buffer:
                 continue
-            for _ in range(max(0, target - in_use) - len(kept)):
-                index = next(free)
-                order = partial(self._create, pool, spec, index)
+            indices = (index for index in range(number + len(own)) if index not in {pod.index for pod in own})
+            for _ in range(number - len(kept)):
+                index = next(indices)
+                order = partial(self._create, pool, pool.spec, index)
                 agent.submit(f"pool {name}", f"hold a node {name} {index}", order)
+
+    def _keep_buffers(self, agent: Agent, free: Mapping[str, int], busy: set[str]) -> bool:
+        """Keep a CapacityBuffer for each pool that needs so many free nodes; return whether they are used here."""
+        now = time.time()
+        try:
+            is_used = self._buffers.is_used(now)
+        except ClusterError as error:
+            log.warning("whether CapacityBuffers are served is not known: %s", error)
+            return not self._buffers.is_clear
+        is_known = self._buffers.follow(agent, free if is_used else {}, now)
+        for name, number in free.items() if is_used and is_known else ():
+            pool = (self._known or {}).get(name)
+            if pool is None or pool.spec is None:
+                continue
+            known = self._buffers.known.get(name)
+            if known is None or known.replicas != number:
+                template = render_pod_template(self._placeholder(pool, pool.spec, 0), buffer_name(name))
+                self._buffers.put(agent, name, template, render_capacity_buffer(template, number))
+            if len(self._nodes_of(pool.spec) - busy) < number:
+                self._raised.setdefault(name, now)
+            elif name in self._raised:
+                self._took.setdefault(name, []).append(now - self._raised.pop(name))
+        self._raised = {name: at for name, at in self._raised.items() if name in free}
+        return is_used
 
     def _ahead(self) -> dict[str, KindObject[Pool]] | None:
         """Return pools that keep nodes ready in advance, and have labels that identify their nodes."""
@@ -135,7 +188,10 @@ class StandbyController:
         return frozenset(node.key for node in self._view.nodes.all() if wanted <= dict(node.labels).items())
 
     def _learn(self, pool: str, history: DemandHistory) -> DemandHistory:
-        """Record how long nodes took that placeholders waited for."""
+        """Record how long nodes took that placeholders or a buffer waited for."""
+        for took_s in self._took.pop(pool, ()):
+            if took_s >= LEAST_LEAD_S:
+                history = history.came(took_s)
         with self._lock:
             own = [pod for pod in self._held.values() if pod.pool == pool and pod.bound_at is not None]
             self._learnt &= {pod.uid for pod in self._held.values()}
@@ -147,14 +203,17 @@ class StandbyController:
                     history = history.came(took_s)
         return history
 
-    def _create(self, pool: KindObject[Pool], spec: Pool, index: int) -> None:
-        if not self._may_act():
-            return
+    def _placeholder(self, pool: KindObject[Pool], spec: Pool, index: int) -> dict[str, Any]:
         device = None
         if spec.hardware.gpu is not None:
             names = {name for node in self._view.nodes.all() for name, _ in node.allocatable.devices}
             device = DeviceResource(name=whole_resource(names), count=spec.hardware.gpu.count)
-        pod = render_standby(spec, pool.uid, index, self._namespace, self._settings, device)
+        return render_standby(spec, pool.uid, index, self._namespace, self._settings, device)
+
+    def _create(self, pool: KindObject[Pool], spec: Pool, index: int) -> None:
+        if not self._may_act():
+            return
+        pod = self._placeholder(pool, spec, index)
         try:
             self._view.pods.put(self._view.client.create(f"/api/v1/namespaces/{self._namespace}/pods", pod))
         except ApiError as error:
