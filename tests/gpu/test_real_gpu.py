@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.cluster.local.machine import gpus
+from fairlead.text.quantities import describe_memory
 from tests.gpu.conftest import ROOT, Call
 from tests.waiting import until
 
@@ -154,3 +155,36 @@ def test_a_killed_rank_goes_on_from_its_checkpoint_on_the_gpu(call: Call, tmp_pa
     print(f"first answer after sleeping {ask():.2f} s")
     call("stop", "writer")
     until(lambda: not computing_pids(), timeout_s=60)
+
+
+def test_what_a_run_used_of_its_gpu_is_what_the_next_asks_for(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "fill.py").write_text(
+        "import fairlead, time, torch\n"
+        "with fairlead.run() as run:\n"
+        "    held = torch.ones(5 << 30, dtype=torch.uint8, device='cuda')\n"
+        "    torch.ones(64, 64, device='cuda') @ torch.ones(64, 64, device='cuda')\n"
+        "    torch.cuda.synchronize()\n"
+        "    run.progress(1)\n"
+        "    time.sleep(8)\n"
+    )
+    spec = "name: fill\nrun: python fill.py\nresources: {gpu: auto}\n"
+    (tmp_path / "fill.yaml").write_text(spec)
+    call("run", "-d", "fill.yaml")
+    (gpu,) = gpus()
+    until(lambda: status(call, "fill")["progress"] is not None, "progress", timeout_s=90)
+    pynvml.nvmlInit()
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        (held,) = (each.usedGpuMemory for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    finally:
+        pynvml.nvmlShutdown()
+    until(lambda: status(call, "fill")["phase"] == "Succeeded", "its end", timeout_s=90)
+    told = status(call, "fill")["used"]["gpu_memory_bytes"]
+    print(f"NVML {held}, told {told}")
+    assert held <= told <= held + (1 << 30)
+    (tmp_path / "fill.yaml").write_text(spec.replace("name: fill", "name: fill-2"))
+    call("run", "-d", "fill.yaml")
+    until(lambda: status(call, "fill-2")["phase"] == "Succeeded", "its end", timeout_s=90)
+    asked = status(call, "fill-2")
+    assert f"GPUs with {describe_memory(asked['requests']['gpu_memory_bytes'])}: 1.2 times" in asked["requests"]["why"]
+    assert 1.2 * told <= asked["requests"]["gpu_memory_bytes"] <= 1.25 * told

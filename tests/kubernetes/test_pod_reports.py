@@ -149,6 +149,10 @@ def test_a_pod_says_the_most_that_it_used() -> None:
     ending = read_ending(a_pod(pack_exit(record).decode(), code=0), ranks=range(2))
     assert ending is not None
     assert ending.usage == Usage(memory_bytes=5, cpu_milli=7, ranks=2)
+    record = a_record(a_rank(0), usage={"memory_bytes": 5, "cpu_milli": 7, "gpu_memory_bytes": 9})
+    with_gpu = read_ending(a_pod(pack_exit(record).decode(), code=0), ranks=range(1))
+    assert with_gpu is not None
+    assert with_gpu.usage == Usage(memory_bytes=5, cpu_milli=7, ranks=1, gpu_memory_bytes=9)
     older = read_ending(a_pod(pack_exit(a_record(a_rank(0))).decode(), code=0), ranks=range(1))
     assert older is not None
     assert older.usage is None

@@ -9,7 +9,8 @@ from fairlead.policy.decide import decide
 from fairlead.policy.kinds.right_sizing import LAST_RUNS, MIB, requests_of
 from fairlead.policy.pass_cache import PassCache
 from fairlead.specs.constraints import BrokenRules
-from fairlead.specs.resources import Resources
+from fairlead.specs.quantities import parse_gpu
+from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.serving import Serving
 from fairlead.specs.training import Retry, Training
 from fairlead.state.plan import Change
@@ -167,6 +168,45 @@ def test_a_run_keeps_the_most_that_any_of_its_starts_used() -> None:
     assert after is not None
     assert after.phase is Phase.SUCCEEDED
     assert after.used == Usage(memory_bytes=3 * GIB, cpu_milli=100, ranks=1)
+
+
+def on_gpu(gpu: str = "auto") -> Training:
+    return training("train", resources=Resources(gpu=parse_gpu(gpu), cpu_milli=1000))
+
+
+def used_gpu(gpu_memory_bytes: int | None, *, at: float = 1.0) -> Completed:
+    usage = Usage(memory_bytes=GIB, cpu_milli=500, ranks=1, gpu_memory_bytes=gpu_memory_bytes)
+    return Completed(team="default", name="train", took_s=60.0, at=at, used=usage)
+
+
+def test_gpu_memory_follows_what_runs_used_of_one_device() -> None:
+    history = (used_gpu(10 * GIB), used_gpu(5 * GIB, at=2.0), used_gpu(None, at=3.0))
+    found = requests_of(on_gpu("A100:auto"), history, (node(gpus=1),))
+    assert found == Requests(
+        gpu_memory_bytes=12 * GIB, why="GPUs with 12 GiB: 1.2 times what train used of one in its last 3 runs"
+    )
+    spec = with_requests(on_gpu("A100:auto"), found)
+    assert spec.resources.gpu == GpuRequest(model="A100", min_memory_bytes=12 * GIB, memory_auto=True)
+    assert requests_of(on_gpu("24GB"), history, (node(gpus=1),)).gpu_memory_bytes is None
+    unknown = requests_of(on_gpu(), (used_gpu(None),), (node(gpus=1),))
+    assert unknown.why == "its earlier runs have told nothing of what train leaves open, so that it gets the defaults"
+
+
+def test_a_gpu_with_too_little_memory_raises_what_was_chosen_and_counts_as_no_failure() -> None:
+    requests = Requests(gpu_memory_bytes=12 * GIB, why="")
+    told = status(phase=Phase.RUNNING, requests=requests, started_at=NOW)
+    ended = RankExit(rank=0, exit_code=1, at=NOW, tail=("torch.OutOfMemoryError: CUDA out of memory.",))
+    pod = replace(killed(GIB), exits=(ended,))
+    workload = run(on_gpu(), told)
+    snapshot = Snapshot(nodes=(node(gpus=1),), workloads=(workload,), pods=(pod,))
+    (found,) = decide(snapshot, NOW).changes
+    assert found.status is not None
+    assert found.status.requests == Requests(gpu_memory_bytes=18 * GIB, why="GPUs with 18 GiB: 12 GiB was not enough")
+    assert found.status.program_failures == 0
+    fixed = replace(workload, spec=replace(workload.spec, resources=Resources(gpu=parse_gpu("12Gi"), cpu_milli=1000)))
+    (found,) = decide(replace(snapshot, workloads=(fixed,)), NOW).changes
+    assert found.status is not None
+    assert found.status.program_failures == 1
 
 
 def test_amounts_are_round() -> None:

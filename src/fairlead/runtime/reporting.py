@@ -48,6 +48,8 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
     usage = record.get("usage")
     if usage is not None:
         packed["usage"] = [usage["memory_bytes"], usage["cpu_milli"]]
+        if usage.get("gpu_memory_bytes") is not None:
+            packed["usage"].append(usage["gpu_memory_bytes"])
     hang = {each["rank"]: each["hang"] for each in ranks if each.get("hang") is not None}
     if hang:
         packed["hang"] = [[rank, *_whereabouts(at)] for rank, at in hang.items()]

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fairlead.runtime import gpu_peak
 from fairlead.runtime.arguments import check_number, passes, whole
 from fairlead.runtime.checkpoint.cadence import Cadence
 from fairlead.runtime.checkpoint.content import Content, Files, Objects
@@ -669,6 +670,9 @@ class Run:
             _active = None
             self._entered = False
             self._reporter.flush()
+            if self._environment.pod_dir is not None:
+                with contextlib.suppress(OSError):  # on a full disk, where it is not known what the run needs
+                    gpu_peak.record(str(self._environment.pod_dir), self.rank)
             self._links.close()
             for undo in reversed(self._restore_signals):
                 undo()

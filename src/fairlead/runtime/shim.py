@@ -25,7 +25,7 @@ if __name__ == "__main__":
     for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [_path]
-from fairlead.runtime import podfiles, podlog, processes, ranks, stacks, trial, usage
+from fairlead.runtime import gpu_peak, podfiles, podlog, processes, ranks, stacks, trial, usage
 from fairlead.runtime.elastic.beginnings import has_begun
 from fairlead.runtime.launching import Exec, interpreter_for, plan_launch
 
@@ -668,7 +668,7 @@ class Shim:
             each["hang"] = self._whereabouts(each["rank"])
         record: dict[str, Any] = {"setup_failed": setup_failed, "message": message, "ranks": exits, "tail": list(tail)}
         if message is None:
-            record["usage"] = self._usage.record()
+            record["usage"] = {**self._usage.record(), "gpu_memory_bytes": gpu_peak.of_pod(self._dir)}
         self._release_room()
         self._ended = {"at": time.time(), **record}
         self._keep("exit.json", self._ended, durably=False)

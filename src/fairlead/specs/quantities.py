@@ -18,7 +18,8 @@ SIZE = rf"{DECIMAL} ?(?:k|[KMGTPE]i?)?B?"
 CPU = rf"{DECIMAL}m?"
 MODEL = rules.MODELS.pattern or ""
 GPU_MEMORY = rf"{DECIMAL} ?(?:(?:k|[KMGTPE]i?)B?|B)"
-GPU = rf"(?:{MODEL}(?::{GPU_MEMORY})?(?::{DECIMAL})?|{GPU_MEMORY}(?::{DECIMAL})?)"
+GPU_AUTO = "auto"
+GPU = rf"(?:{MODEL}(?::(?:{GPU_MEMORY}|{GPU_AUTO}))?(?::{DECIMAL})?|(?:{GPU_MEMORY}|{GPU_AUTO})(?::{DECIMAL})?)"
 DURATION = "(?=[0-9])" + "".join(rf"(?:{DECIMAL}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
 STEPS = r"[0-9]{1,15} ?steps?"
 EVERY_AUTO = "auto"
@@ -119,32 +120,39 @@ def format_cpu(milli: int) -> str | int:
 
 
 def parse_gpu(text: str) -> GpuRequest:
-    """Parse ``8``, ``A100|H100``, ``A100:8``, ``24GB:2``, ``A100:40GB:2``, or a share: ``0.5``, ``A100:0.5``."""
+    """Parse ``8``, ``A100|H100``, ``A100:8``, ``24GB:2``, ``A100:40GB:2``, or a share: ``0.5``, ``A100:0.5``.
+
+    In place of the memory ``auto`` lets it follow the usage of earlier runs.
+    """
     if re.fullmatch(NUMBER, text):
         return GpuRequest(milli=parse_gpu_count(text))
     if re.fullmatch(GPU, text) is None:
         raise ValueError("is not a number of GPUs, or model, memory and count joined by `:`" + _like_gpu(text))
     model = memory = None
-    milli = 1000
+    milli, is_auto = 1000, False
     for place, part in enumerate(text.split(":")):
-        if re.fullmatch(MODEL, part):
+        if part == GPU_AUTO:
+            is_auto = True
+        elif re.fullmatch(MODEL, part):
             model = part
         elif place and re.fullmatch(DECIMAL, part):
             milli = parse_gpu_count(part)
         else:
             memory = parse_size(part)
-    return GpuRequest(milli=milli, model=model, min_memory_bytes=memory)
+    return GpuRequest(milli=milli, model=model, min_memory_bytes=memory, memory_auto=is_auto)
 
 
 def format_gpu(request: GpuRequest) -> str | int:
     """Format a request for ``parse_gpu``; as a number only for whole GPUs of any model and memory."""
     count = format_gpu_count(request.milli)
-    if request.model is None and request.min_memory_bytes is None:
+    if request.model is None and request.min_memory_bytes is None and not request.memory_auto:
         return count
     parts = [] if request.model is None else [request.model]
     if request.min_memory_bytes is not None:
         size = format_size(request.min_memory_bytes)
         parts.append(f"{size}B" if not str(size).endswith("i") else f"{size}")
+    elif request.memory_auto:
+        parts.append(GPU_AUTO)
     return ":".join(parts if request.milli == 1000 else [*parts, str(count)])
 
 

@@ -27,11 +27,13 @@ class GpuRequest:
         milli: Thousandths of a device; a multiple of 1000, or less than 1000 for a share of one device.
         model: Device model such as ``A100``, or alternatives as in ``A100|H100``; None for any.
         min_memory_bytes: Minimum memory of each device; None for any.
+        memory_auto: The minimum follows the usage of similar runs; any will do until that is known.
     """
 
     milli: int = 1000
     model: str | None = None
     min_memory_bytes: int | None = None
+    memory_auto: bool = False
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -52,6 +54,8 @@ class GpuRequest:
                 f"{self.milli / 1000:g} GPUs on one node; at most {GPU_MOST}. A model that is a number needs its "
                 "letters, such as `RTX4090`",
             )
+        elif self.memory_auto and self.milli < 1000:
+            yield "milli", f"a share of {self.milli / 1000:g} has no memory of its own; leave the number out, or `auto`"
         else:
             yield from broken(self, GPU_RULES)
 
@@ -88,15 +92,17 @@ class Resources:
     @property
     def is_auto(self) -> bool:
         """Return whether any resource follows the usage of similar runs."""
-        return self.cpu_auto or self.memory_auto
+        return self.cpu_auto or self.memory_auto or (self.gpu is not None and self.gpu.memory_auto)
 
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, RESOURCES_RULES)
         for way in sorted({way for way in self.sharing if self.sharing.count(way) > 1}):
             yield "sharing", f"{way} is listed twice; list each once"
         gpu = self.gpu
-        if self.sharing and gpu is not None and (gpu.milli > 1000 or (gpu.milli == 1000 and not gpu.min_memory_bytes)):
-            yield "sharing", ONLY_PARTS
+        if self.sharing and gpu is not None and gpu.milli >= 1000:
+            has_memory = gpu.min_memory_bytes is not None or gpu.memory_auto
+            if gpu.milli > 1000 or not has_memory:
+                yield "sharing", ONLY_PARTS
         if self.colocate and (gpu is None or gpu.milli < 1000 or self.sharing):
             yield "colocate", ONLY_WHOLE
 

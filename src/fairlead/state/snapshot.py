@@ -307,11 +307,13 @@ class Usage:
         memory_bytes: The maximum at any moment.
         cpu_milli: Thousandths of a core in the busiest minute, or over all of a shorter lifetime.
         ranks: Ranks on the node.
+        gpu_memory_bytes: Of the device that was used most; None if not measured.
     """
 
     memory_bytes: int
     cpu_milli: int
     ranks: int
+    gpu_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +326,7 @@ class Requests:
 
     memory_bytes: int | None = None
     cpu_milli: int | None = None
+    gpu_memory_bytes: int | None = None
     why: str
 
 
@@ -571,12 +574,15 @@ def is_replica(spec: object) -> "TypeGuard[Replica]":
 
 def with_requests(spec: Training, requests: Requests | None) -> Training:
     """Return a run's spec with its derived requests."""
-    if requests is None or (requests.memory_bytes is None and requests.cpu_milli is None):
+    if requests is None or requests == Requests(why=requests.why):
         return spec
     asked = spec.resources
+    gpu = asked.gpu
+    if gpu is not None and requests.gpu_memory_bytes is not None:
+        gpu = replace(gpu, min_memory_bytes=requests.gpu_memory_bytes)
     memory = asked.memory_bytes if requests.memory_bytes is None else requests.memory_bytes
     cpu = asked.cpu_milli if requests.cpu_milli is None else requests.cpu_milli
-    return replace(spec, resources=replace(asked, memory_bytes=memory, cpu_milli=cpu))
+    return replace(spec, resources=replace(asked, gpu=gpu, memory_bytes=memory, cpu_milli=cpu))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,8 @@ def describe_gpu(gpu: GpuRequest) -> str:
     text = f"{count} x {gpu.model}" if gpu.model else f"{count} GPU"
     if gpu.min_memory_bytes is not None:
         text += f" with at least {describe_memory(gpu.min_memory_bytes)}"
+    elif gpu.memory_auto:
+        text += " with the memory that earlier runs used"
     return text
 
 

@@ -224,9 +224,10 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     if state.requests is not None:
         facts.append(("asks for", state.requests.why))
     if state.used is not None:
-        facts.append(
-            ("used", f"{describe_memory(state.used.memory_bytes)}, {describe_cpu(state.used.cpu_milli)} at most")
-        )
+        gpu = state.used.gpu_memory_bytes
+        used = [] if gpu is None else [f"{describe_memory(gpu)} of a GPU"]
+        used += [describe_memory(state.used.memory_bytes), describe_cpu(state.used.cpu_milli)]
+        facts.append(("used", f"{', '.join(used)} at most"))
     facts.append(("submitted", describe_time(workload.created_at)))
     if starts_at is not None:
         facts.append(("will start", describe_start(starts_at)))

@@ -47,7 +47,13 @@ def read_usage(ended: dict[str, Any]) -> Usage | None:
     if used is None:
         return None
     ranks = len(ended.get("ranks") or ())
-    return Usage(memory_bytes=int(used["memory_bytes"]), cpu_milli=int(used["cpu_milli"]), ranks=ranks)
+    gpu = used.get("gpu_memory_bytes")
+    return Usage(
+        memory_bytes=int(used["memory_bytes"]),
+        cpu_milli=int(used["cpu_milli"]),
+        ranks=ranks,
+        gpu_memory_bytes=None if gpu is None else int(gpu),
+    )
 
 
 def read_progress(pod_dir: Path) -> tuple[Progress | None, float | None]:

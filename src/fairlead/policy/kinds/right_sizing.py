@@ -1,4 +1,4 @@
-"""Chooses the requests of a run with ``memory: auto`` or ``cpu: auto`` from the usage of runs of its kind.
+"""Chooses the requests of a run with ``memory``, ``cpu`` or GPU memory ``auto`` from the usage of runs of its kind.
 
 The maximum over the last few runs counts, not a mean: a run that lacks memory is killed, and its repetition costs more
 than the margin. The request is 1.2 times that, about the margin of Kubernetes' vertical autoscaler (1.15 over the 90th
@@ -90,6 +90,9 @@ def requests_of(
         if each.cpu_milli:
             cpu.append((_cpu(RECOMMENDED_MARGIN * each.cpu_milli, each.cpu_milli, nodes), says))
     said = []
+    gpu = None if spec.resources.gpu is None or not spec.resources.gpu.memory_auto else _gpu_memory(used, nodes)
+    if gpu is not None:
+        said.append(f"GPUs with {describe_memory(gpu)}: {MARGIN:g} times what {name} used of one in {runs}")
     if spec.resources.memory_auto and memory:
         said.append(f"memory {_largest(memory, describe_memory)}")
     if spec.resources.cpu_auto and cpu:
@@ -97,8 +100,21 @@ def requests_of(
     return Requests(
         memory_bytes=max(memory)[0] if spec.resources.memory_auto and memory else None,
         cpu_milli=max(cpu)[0] if spec.resources.cpu_auto and cpu else None,
-        why="; ".join(said) or f"{meant[0].by} says nothing of what {name} leaves open, so that it gets the defaults",
+        gpu_memory_bytes=gpu,
+        why="; ".join(said) or f"{_silent(meant)} nothing of what {name} leaves open, so that it gets the defaults",
     )
+
+
+def _gpu_memory(used: Sequence[Usage], nodes: Sequence[Node]) -> int | None:
+    """Return the memory that each GPU must have; None if none of the runs has told what it used."""
+    most = max((each.gpu_memory_bytes for each in used if each.gpu_memory_bytes is not None), default=None)
+    if most is None:
+        return None
+    return _within(_rounded(MARGIN * most), most, [gpu.memory_bytes for node in nodes for gpu in node.gpus], MIB)
+
+
+def _silent(meant: Sequence[Recommendation]) -> str:
+    return f"{meant[0].by} says" if meant else "its earlier runs have told"
 
 
 _Source = tuple[int, str]
@@ -136,6 +152,20 @@ def more_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | None:
     return requests if fits else None
 
 
+def more_gpu_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | None:
+    """Return a run's requests after its GPUs had too little memory; None if they are fixed, or no node has more."""
+    gpu = workload.spec.resources.gpu
+    if gpu is None or not gpu.memory_auto or gpu.min_memory_bytes is None:
+        return None
+    most = max((each.memory_bytes for node in nodes for each in node.gpus), default=0) // MIB * MIB
+    more = min(_rounded(MORE_AFTER_KILL * gpu.min_memory_bytes), most)
+    before = workload.status.requests or Requests(why="")
+    why = f"GPUs with {describe_memory(more)}: {describe_memory(gpu.min_memory_bytes)} was not enough"
+    requests = replace(before, gpu_memory_bytes=more, why=why)
+    fits = more > gpu.min_memory_bytes and why_never(with_requests(workload.spec, requests), nodes) is None
+    return requests if fits else None
+
+
 def used_by(workload: Workload, pods: Sequence[Pod]) -> Usage | None:
     """Return the peak usage of a run's pods so far; None if not measured."""
     found = [pod.usage for pod in pods if pod.usage is not None]
@@ -146,6 +176,9 @@ def used_by(workload: Workload, pods: Sequence[Pod]) -> Usage | None:
     return Usage(
         memory_bytes=max(each.memory_bytes for each in found),
         cpu_milli=max(each.cpu_milli for each in found),
+        gpu_memory_bytes=max(
+            (each.gpu_memory_bytes for each in found if each.gpu_memory_bytes is not None), default=None
+        ),
         ranks=workload.spec.ranks_on_each_node,
     )
 

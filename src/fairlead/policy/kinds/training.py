@@ -15,7 +15,7 @@ from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.policy.kinds.lifecycle import active_until, move, ran_until
 from fairlead.policy.kinds.record import LeafKind
 from fairlead.policy.kinds.retries import Again, GiveUp, longest_wait_s, retry, retry_refused
-from fairlead.policy.kinds.right_sizing import more_memory, size, used_by
+from fairlead.policy.kinds.right_sizing import more_gpu_memory, more_memory, size, used_by
 from fairlead.policy.kinds.slow_starts import tell
 from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.queue.budgets import budget_overspent, run_overspent
@@ -196,7 +196,8 @@ def _watch(
         if tried is not None:
             return _after_probe(workload, live, tried, now)
     if failure is not None:
-        larger = more_memory(workload, snapshot.nodes) if failure.reason.code is Code.OUT_OF_MEMORY else None
+        more = {Code.OUT_OF_MEMORY: more_memory, Code.GPU_OUT_OF_MEMORY: more_gpu_memory}.get(failure.reason.code)
+        larger = None if more is None else more(workload, snapshot.nodes)
         if larger is not None:
             # It was given too little memory, which does not count as its own failure.
             counts = {"program_failures": status.program_failures, "disruptions": status.disruptions}

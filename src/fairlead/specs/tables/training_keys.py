@@ -38,7 +38,8 @@ RESOURCES = Section(
         Key(
             name="gpu",
             kind=GPU,
-            doc="GPUs of each node: a number, a model (A100:8), a minimum memory (24GB:2) or a part of one (0.5).",
+            doc="GPUs of each node: a number, a model (A100:8), a minimum memory (24GB:2; `auto` follows the usage of "
+            "earlier runs of its name) or a part of one (0.5).",
             attributes=("gpu",),
             example="A100:8",
             also=("gpus", "accelerator", "accelerators", "num_gpus", "gpu_count", "ngpus", "nvidia.com/gpu", "devices"),

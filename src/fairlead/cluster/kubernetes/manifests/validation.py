@@ -27,6 +27,7 @@ from fairlead.specs.quantities import (
     DURATION,
     EVERY_AUTO,
     GPU,
+    GPU_AUTO,
     GPU_MEMORY,
     NUMBER,
     SIZE,
@@ -500,6 +501,12 @@ def _gpu_rules(give: str) -> list[Rule]:
         rule(
             f"!{reads} || {count}.all(n, n <= 1.0 || {_is_whole('n')})",
             *(shown, say(" GPUs; above 1 only whole GPUs, below 1 a share such as 0.5")),
+        ),
+        rule(
+            f'!{reads} || !{parts}.exists(p, p == "{GPU_AUTO}") || {count}.all(n, n >= 1.0)',
+            say("a share of "),
+            shown,
+            say(" has no memory of its own; leave the number out, or `auto`"),
         ),
         rule(
             f"!{reads} || {count}.all(n, n <= {GPU_MOST}.0)",

@@ -147,8 +147,13 @@ def _hang(content: Mapping[str, Any]) -> list[list[Any]]:
 
 def _usage(given: Any, ranks: int) -> Usage | None:
     try:
-        memory, cpu = given
-        return Usage(memory_bytes=int(memory), cpu_milli=int(cpu), ranks=ranks)
+        memory, cpu, *gpu = given
+        return Usage(
+            memory_bytes=int(memory),
+            cpu_milli=int(cpu),
+            ranks=ranks,
+            gpu_memory_bytes=int(gpu[0]) if gpu else None,
+        )
     except (ValueError, TypeError):  # a pod started by an older version does not report it
         return None
 
