@@ -1,5 +1,6 @@
 """Reports that are kept for the web page: few, small, and as the simulation found them."""
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,6 +67,17 @@ def test_the_newest_reports_are_kept_and_no_other_file_is_removed(home: Home) ->
     latest = keep_report(home, report_of("earlier", [], found, 1.0))
     assert report_names(home) == [*names[:3:-1], latest]
     assert (home.simulations / f"{latest}.json").stat().st_mode & 0o077 == 0
+
+
+def test_drafts_of_those_that_were_killed_do_not_stay(home: Home) -> None:
+    found = results(FEW, "fifo")
+    home.simulations.mkdir()
+    for name, at in (("old", 1000.0), ("new", 9000.0)):
+        draft = home.simulations / f"{name}.json.1.tmp"
+        draft.write_text("{")
+        os.utime(draft, (at, at))
+    keep_report(home, report_of("a", [], found, 10_000.0))
+    assert [each.name for each in home.simulations.glob("*.tmp")] == ["new.json.1.tmp"]
 
 
 def test_a_report_of_many_runs_teams_and_pools_is_small(home: Home) -> None:

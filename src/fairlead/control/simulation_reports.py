@@ -29,6 +29,8 @@ NUM_AVERAGES = 80
 
 _NAME = re.compile(r"[0-9]{13}-[0-9a-f]{6}")
 _VERSION = 1
+_DRAFT_S = 3600.0
+"""Age of a draft in seconds beyond which whoever wrote it was killed."""
 
 Line = tuple[tuple[float, float], ...]
 
@@ -99,6 +101,9 @@ def keep_report(home: Home, report: SimulationReport) -> str:
         write_json(home.simulations / f"{name}.json", {"version": _VERSION, **plain(report)}, durably=False)
         for old in [each for each in report_names(home) if each != name][MOST_REPORTS - 1 :]:
             (home.simulations / f"{old}.json").unlink(missing_ok=True)
+        for draft in home.simulations.glob("*.tmp"):
+            if report.at - draft.stat().st_mtime > _DRAFT_S:
+                draft.unlink(missing_ok=True)
     except OSError as error:
         raise explained(home.path, error) from error
     return name
