@@ -1,18 +1,30 @@
 """Kinds of fault, each with the alerts that it is to fire and no others. It begins after ``BEFORE_MIN`` minutes."""
 
+import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 from fairlead.cluster.simulated.faults import AddNode, LoseNode, LosePod, RemoveNode, ReturnNode, WarnNode
 from fairlead.cluster.simulated.programs import Program
 from fairlead.control.metrics.readings import Readings
+from fairlead.gateway.routes import read_routes
+from fairlead.gateway.services import Table
+from fairlead.specs.resources import Resources
+from fairlead.specs.serving import Serving
 from fairlead.specs.team import Budget, Team
 from fairlead.specs.training import Retry
 from tests.builders import node
+from tests.gateway.parts import service
 from tests.metrics.world import FOREVER, World, gpus, with_gpus
 
 BEFORE_MIN = 60.0
 Fault = Callable[[World], None]
+
+
+def served() -> Serving:
+    return Serving(name="web", team="research", run="serve", replicas=2, resources=Resources(cpu_milli=200))
 
 
 def nothing(world: World) -> None:
@@ -217,6 +229,56 @@ def others_come_first_again_and_again(world: World) -> None:
     world.go_on(40)
 
 
+def an_endpoint_has_no_replica(world: World) -> None:
+    """Both fail at their start, again and again."""
+    crash = Program(duration_s=10.0, exit_code=1)
+    for number in (1, 2):
+        world.programs[f"web-r1-{number}"] = crash
+    world.submit(served())
+    world.go_on(60)
+
+
+def an_endpoint_wakes_and_sleeps(world: World) -> None:
+    world.submit(replace(served(), replicas=0, most_replicas=2))
+    world.go_on(60)
+
+
+def answered(world: World, *counts: tuple[int, int], minutes: int = 30) -> None:
+    """Answers of a gateway for an endpoint, every two minutes so many with a status."""
+    table: Table[object] = Table()
+    routes = {"research/web": service(("web-1", 1))}
+    table.update(read_routes(json.dumps({"version": 1, "services": routes}).encode()).services)
+    world.gateway = SimpleNamespace(
+        table=table, unread=Counter(), conversations=(), turned_away=0, defects=0, log_lines_lost=0, routes_problem=None
+    )
+    tally = table.services["research/web"].tally
+    for status, _ in counts:
+        tally.codes["r1", status] = 0
+    for _ in range(minutes // 2):
+        world.go_on(2)
+        for status, count in counts:
+            tally.codes["r1", status] += count
+
+
+def an_endpoint_fails(world: World) -> None:
+    answered(world, (200, 90), (500, 10))
+
+
+def an_endpoint_is_full(world: World) -> None:
+    answered(world, (200, 90), (429, 10))
+
+
+def few_requests_fail(world: World) -> None:
+    answered(world, (200, 300), (502, 3), (429, 3))
+    answered(world, (500, 2))
+
+
+def a_gateway_cannot_read_its_routes(world: World) -> None:
+    answered(world, (200, 90), minutes=10)
+    world.gateway.routes_problem = "it is of version 7"
+    world.go_on(20)
+
+
 FAULTS: dict[Fault, set[str]] = {
     nothing: set(),
     busy_but_well: set(),
@@ -244,6 +306,12 @@ FAULTS: dict[Fault, set[str]] = {
     a_run_nears_its_max_cost: {"FairleadRunCostNearLimit"},
     others_come_first_again_and_again: {"FairleadPreemptionsMany"},
     more_runs_than_series: {"FairleadRunsLeftOut"},
+    an_endpoint_has_no_replica: {"FairleadEndpointDown", "FairleadRunRestartsOften"},
+    an_endpoint_wakes_and_sleeps: set(),
+    an_endpoint_fails: {"FairleadEndpointErrors"},
+    an_endpoint_is_full: {"FairleadEndpointRefuses"},
+    few_requests_fail: set(),
+    a_gateway_cannot_read_its_routes: {"FairleadGatewayRoutesInvalid"},
 }
 
 

@@ -19,11 +19,13 @@ from fairlead.control.loop import run_pass
 from fairlead.control.metrics.exposition import MOST_RUNS, exposition
 from fairlead.control.metrics.readings import GpuReading, Readings, RunUsage
 from fairlead.control.pass_counts import PassCounts
+from fairlead.gateway.admin import metrics
 from fairlead.ledger.activity import ended_ms
 from fairlead.ledger.bills import cost_of, statement
 from fairlead.ledger.goodput import goodput
 from fairlead.ledger.usage import Interval, share_of
 from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.serving import Serving
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.snapshot import Phase, Progress, Workload
 from tests.builders import node, training
@@ -55,6 +57,7 @@ class World:
         is_looked_after: False while no loop runs.
         busy: By run, how busy its GPUs are while it works.
         most_runs: So many have series of their own.
+        gateway: What a gateway counts; None while there is none.
     """
 
     programs: dict[str, Program] = field(default_factory=dict)
@@ -63,6 +66,7 @@ class World:
     is_looked_after: bool = True
     busy: dict[str, float] = field(default_factory=dict)
     most_runs: int = MOST_RUNS
+    gateway: Any = None
     counts: PassCounts = field(default_factory=PassCounts)
     series: Series = field(default_factory=dict)
     num_samples: int = 0
@@ -85,9 +89,9 @@ class World:
     def now(self) -> float:
         return self.cluster.clock.now()
 
-    def submit(self, spec: Training, program: Program = FOREVER) -> Workload:
+    def submit(self, spec: Training | Serving, program: Program = FOREVER) -> Workload:
         self.programs[spec.name] = program
-        return self.cluster.submit(spec)
+        return self.cluster.submit(spec)  # type: ignore[arg-type] # endpoints are no less simulated than runs
 
     def go_on(self, minutes: float) -> None:
         """Let time pass, with a pass whenever something happens and a scrape every two minutes."""
@@ -181,9 +185,10 @@ class World:
 
     def _scrape(self) -> None:
         if self.is_scraped:
-            for family in text_string_to_metric_families(
-                exposition(self.readings(), most_runs=self.most_runs).decode()
-            ):
+            told = exposition(self.readings(), most_runs=self.most_runs).decode()
+            if self.gateway is not None:
+                told += metrics(self.gateway)[0].decode()
+            for family in text_string_to_metric_families(told):
                 for sample in family.samples:
                     key = sample.name, tuple(sorted(sample.labels.items()))
                     values = self.series.setdefault(key, [])

@@ -32,7 +32,15 @@ _BUSY = (
     "max by (node, gpu) (avg_over_time(fairlead_gpu_utilization_ratio[15m]))) "
     "/ sum by (team, run) (fairlead_run_gpu_share)"
 )
+_ASKED = "sum by (service) (increase(fairlead_gateway_requests_total[10m]))"
 _BUDGET = "sum by (team) (fairlead_month_cost_dollars) / on (team) max by (team) (fairlead_team_budget_dollars)"
+
+
+def _share_above(codes: str, share: float) -> str:
+    """Return the services of which so many answers had such codes; twenty requests say nothing."""
+    such = f'sum by (service) (increase(fairlead_gateway_requests_total{{code=~"{codes}"}}[10m]))'
+    return f"{such} / ({_ASKED} > 20) > {share}"
+
 
 ALERTS = (
     Alert(
@@ -201,6 +209,43 @@ ALERTS = (
         severity="info",
         summary="Five runs or more were preempted within an hour.",
         remedy="`fairlead events` says for whom; guarantees, priorities or the room may not suit the load.",
+    ),
+    Alert(
+        name="FairleadEndpointDown",
+        expr=(
+            f"{_OF_RUN} (fairlead_endpoint_replicas_ready) == 0 "
+            f"and on (team, run) {_OF_RUN} (fairlead_endpoint_replicas_wanted) > 0"
+        ),
+        wait="10m",
+        severity="critical",
+        summary=f"Endpoint {RUN} has had no ready replica for ten minutes.",
+        remedy="`fairlead status` says what keeps its replicas from being ready; `fairlead rollback` returns to the "
+        "revision before.",
+    ),
+    Alert(
+        name="FairleadEndpointErrors",
+        expr=_share_above("5..", 0.05),
+        wait="5m",
+        severity="warning",
+        summary="More than 5 % of the requests of {{ $labels.service }} fail.",
+        remedy="`fairlead logs` of the endpoint has what its replicas say; `fairlead rollback` returns to the revision "
+        "before.",
+    ),
+    Alert(
+        name="FairleadEndpointRefuses",
+        expr=_share_above("429", 0.05),
+        wait="5m",
+        severity="warning",
+        summary="More than 5 % of the requests of {{ $labels.service }} are refused at a limit of it or a team.",
+        remedy="Raise `replicas` or `max_queue`, or the limits in `access`.",
+    ),
+    Alert(
+        name="FairleadGatewayRoutesInvalid",
+        expr="min(fairlead_gateway_routes_valid) == 0",
+        wait="5m",
+        severity="critical",
+        summary="A gateway cannot read its routes, and goes by those before.",
+        remedy="Its log says why. Gateways and operator may be of different versions.",
     ),
     Alert(
         name="FairleadRunsLeftOut",
