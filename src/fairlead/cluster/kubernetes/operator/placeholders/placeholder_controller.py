@@ -95,7 +95,7 @@ class PlaceholderController:
         self._gave_way: dict[str, float] = {}
         self._cleared: dict[str, int] = {}
         self.is_watching = False
-        """Return whether there may be work without any change: while a run requests nodes, its autoscaler is polled."""
+        """Whether there may be work without any change: while a run requests nodes, or a request has to go."""
         view.pods.listen(self._pod_changed)
 
     def outlook(self, runs: Iterable[Workload]) -> tuple[Growth | None, tuple[CapacityRequest, ...]]:
@@ -126,7 +126,7 @@ class PlaceholderController:
         except ClusterError as error:
             log.warning("whether the cluster can grow is not known: %s", error)
         wanted = {run.uid: run for run in runs if is_asking(run)}
-        self.is_watching = bool(wanted)
+        self.is_watching = bool(wanted) or not self._requests.is_clear
         with self._lock:
             held = {uid: dict(pods) for uid, pods in self._held.items()}
             self._refused = {
