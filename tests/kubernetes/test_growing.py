@@ -326,9 +326,10 @@ def test_a_pool_keeps_nodes_ready_by_a_buffer_that_karpenter_fills(
         until(lambda: "CapacityBuffer pool-" in condition(cluster, f"{POOLS}/{pool.name}", "Ahead")["message"])
         cluster.submit(of_model(gang(team, nodes=1), "A100"))
         assert comes_to(cluster, "train", Phase.RUNNING).status.attempt == 0
-        until(lambda: replicas() == [1])
+        # Karpenter may have begun a third node before the buffer was lowered, which it then takes away.
+        until(lambda: replicas() == [1] and num_nodes() == 2, lambda: list(cluster.client.items(buffers)))
         assert not pods(cluster, team, placeholders=True)
-        assert num_nodes() == 2
         cluster.client.merge(f"{POOLS}/{pool.name}", {"spec": {"peaks": None}})
-        until(lambda: not replicas() and not templates(cluster, team) and num_nodes() == 1)
+        # When the node itself goes is Karpenter's: it counts what buffers hold when it next looks for room for a pod.
+        until(lambda: not replicas() and not templates(cluster, team), lambda: (replicas(), templates(cluster, team)))
         cluster.client.delete(f"{POOLS}/{pool.name}")
