@@ -173,7 +173,7 @@ def nodes_that_are_asked_for_without_pods(plane: ControlPlane, client: Client) -
     """A run and a pool whose nodes an autoscaler is asked for by its own objects."""
     apply_kinds(plane, source_of_module("karpenter", "sigs.k8s.io/karpenter"), "pkg/apis/crds/*capacitybuffers.yaml")
     buffers = f"/apis/autoscaling.x-k8s.io/v1beta1/namespaces/{SYSTEM}/capacitybuffers"
-    until(lambda: plane.exists(buffers))
+    until(lambda: plane.serves(buffers))
     hardware = Hardware(cpu_milli=96_000, memory_bytes=2**39, gpu=PoolGpu(model="A100", count=8))
     always = {"now": Peak(at="* * * * *", nodes=1, for_s=3600.0)}
     pool = Pool(name="ahead", nodes=2, hardware=hardware, labels={"pool": "ahead"}, peaks=always)

@@ -49,7 +49,7 @@ class ClusterAutoscaler:
 
     def __enter__(self) -> "ClusterAutoscaler":
         apply_kinds(self._plane, source_of_module("cluster-autoscaler", API), "config/crd/*.yaml")
-        until(lambda: self._plane.exists(REQUESTS), "served ProvisioningRequests")
+        until(lambda: self._plane.serves(REQUESTS), "served ProvisioningRequests")
         annotations = {UPDATED: f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}.0 +0000 UTC"}
         metadata = {"name": AUTOSCALER_STATUS, "annotations": annotations}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}

@@ -215,6 +215,16 @@ class ControlPlane:
             raise
         return True
 
+    def serves(self, path: str) -> bool:
+        """Whether the objects of a kind that was defined just now can be asked for."""
+        try:
+            self.request("GET", path)
+        except urllib.error.HTTPError as error:
+            if error.code in (404, 429):  # 429 while the storage for them is made
+                return False
+            raise
+        return True
+
     def _tls(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.home / "ca.pem"))
 

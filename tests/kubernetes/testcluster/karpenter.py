@@ -1,7 +1,6 @@
 """A real Karpenter whose machines are kwok's: nodes come for pods without a place, as far as its NodePools allow."""
 
 import json
-import urllib.error
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,7 @@ class Karpenter:
             "metadata": {"name": "default"},
         }
         try:
-            self._server.until(lambda: self._is_served(path) and self._is_served(NODE_POOLS), "its kinds")
+            self._server.until(lambda: self._plane.serves(path) and self._plane.serves(NODE_POOLS), "its kinds")
             self._apply(f"{path}/default", node_class)
         except BaseException:
             self._server.kill()
@@ -96,13 +95,6 @@ class Karpenter:
         self._apply(f"{NODE_POOLS}/{name}", pool)
         assert self._server is not None
         self._server.until(lambda: self._is_ready(name), f"a ready NodePool {name}")
-
-    def _is_served(self, path: str) -> bool:
-        try:
-            self._plane.request("GET", path)
-        except urllib.error.HTTPError:  # 404, and then 429 while its storage is made
-            return False
-        return True
 
     def _is_ready(self, name: str) -> bool:
         status = self._plane.request("GET", f"{NODE_POOLS}/{name}").get("status") or {}
