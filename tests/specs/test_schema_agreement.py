@@ -41,6 +41,7 @@ PARSERS_ALONE = (
     "it is for runs on whole GPUs",
     "has no memory of its own",
     "a step is one thing",
+    "and there are at most",
     "it is for a command;",
     "missing; give what a training costs",
     "missing; name the column",
