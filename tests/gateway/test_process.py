@@ -85,7 +85,7 @@ def test_without_clients_it_looks_once_a_second_and_the_first_finds_the_routes_o
 
 
 def woken_within(process: psutil.Process, seconds: float) -> int:
-    """How often a process was given the processor after it had waited."""
+    """Count how often a process was given the processor after it had waited."""
     before = process.num_ctx_switches().voluntary
     time.sleep(seconds)
     return int(process.num_ctx_switches().voluntary - before)

@@ -1,4 +1,4 @@
-"""What a run used of its GPUs: told by PyTorch in each rank, added up by device."""
+"""The use that a run made of its GPUs: told by PyTorch in each rank, added up by device."""
 
 import json
 import sys

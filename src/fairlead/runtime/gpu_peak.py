@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 OUTSIDE_BYTES = 1 << 30
-"""What a process holds of a device beside PyTorch's own memory: the context, kernels, cuBLAS and NCCL."""
+"""Memory of a device that a process holds beside PyTorch's own: the context, kernels, cuBLAS and NCCL."""
 _PREFIX = "gpu-memory-"
 
 

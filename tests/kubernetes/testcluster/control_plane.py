@@ -206,21 +206,18 @@ class ControlPlane:
         return json.loads(content)
 
     def exists(self, path: str) -> bool:
-        """Whether the API server has something at this path."""
-        try:
-            self.request("GET", path)
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return False
-            raise
-        return True
+        """Tell whether the API server has something at this path."""
+        return self._answers(path, 404)
 
     def serves(self, path: str) -> bool:
-        """Whether the objects of a kind that was defined just now can be asked for."""
+        """Tell whether the objects of a kind that was defined just now can be asked for."""
+        return self._answers(path, 404, 429)  # 429 while the storage for them is made
+
+    def _answers(self, path: str, *absent: int) -> bool:
         try:
             self.request("GET", path)
         except urllib.error.HTTPError as error:
-            if error.code in (404, 429):  # 429 while the storage for them is made
+            if error.code in absent:
                 return False
             raise
         return True

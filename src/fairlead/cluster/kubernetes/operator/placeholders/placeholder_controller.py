@@ -95,7 +95,7 @@ class PlaceholderController:
         self._gave_way: dict[str, float] = {}
         self._cleared: dict[str, int] = {}
         self.is_watching = False
-        """Whether there may be work without any change: while a run requests nodes, or a request has to go."""
+        """True while there may be work without any change: a run requests nodes, or a request has to go."""
         view.pods.listen(self._pod_changed)
 
     def outlook(self, runs: Iterable[Workload]) -> tuple[Growth | None, tuple[CapacityRequest, ...]]:
