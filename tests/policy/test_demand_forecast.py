@@ -2,7 +2,7 @@
 
 import random
 
-from fairlead.policy.capacity.demand_forecast import DAY_SLOTS, forecast
+from fairlead.policy.capacity.demand_forecast import DAY_SLOTS, WEEK_SLOTS, forecast
 from fairlead.policy.capacity.demand_history import MOST_SLOTS, DemandHistory
 
 
@@ -46,6 +46,30 @@ def test_a_rise_at_the_same_time_of_each_day_is_foreseen_before_it_comes() -> No
     earlier = forecast(now[:-10], 5, 0.8)
     assert earlier is not None
     assert earlier.nodes == 2
+
+
+def test_the_rise_of_a_monday_is_foreseen_after_a_quiet_weekend_and_that_of_a_saturday_is_not() -> None:
+    rng = random.Random(5)
+    workday = [2] * 480 + [9] * 480 + [2] * (DAY_SLOTS - 960)
+    hours = [rng.choice((-1, 0, 0, 1)) for _ in range(4 * 7 * 24)]
+    weeks = [need + hours[at // 60] for at, need in enumerate((workday * 5 + [2] * (2 * DAY_SLOTS)) * 4)]
+    told = []
+    for day in (14, 15, 19, 20, 21):  # Monday, Tuesday, Saturday, Sunday, Monday
+        at = day * DAY_SLOTS + 476
+        found = forecast(tuple(weeks[at - MOST_SLOTS if at > MOST_SLOTS else 0 : at]), 5, 0.8)
+        assert found is not None
+        told.append(found.nodes)
+    monday, tuesday, saturday, sunday, next_monday = told
+    assert max(saturday, sunday) <= 4
+    assert min(monday, tuesday, next_monday) >= 9
+    assert max(monday, tuesday, next_monday) <= 11
+
+
+def test_need_that_only_repeats_by_the_day_is_left_to_the_days() -> None:
+    day = [2] * 480 + [9] * 480 + [2] * (DAY_SLOTS - 960)
+    found = forecast(tuple((day * 15)[: 2 * WEEK_SLOTS + 476]), 5, 0.8)
+    assert found is not None
+    assert (found.nodes, found.by) == (9, "the same time of other days")
 
 
 def test_as_often_as_was_asked_it_is_enough() -> None:

@@ -2,7 +2,8 @@
 
 Simple predictors are evaluated on the past: the need stays, equals the recent mean, continues the recent trend, or
 follows the same time of other days. The one with the least loss is chosen, plus the requested quantile of its own past
-errors, so that no distribution of demand is assumed, and past bursts count. That quantile is the order-up-to level of
+errors, so that no distribution of demand is assumed, and past bursts count. Once a second week has passed, the same time
+of earlier weeks replaces it if its loss over that week is smaller: a quiet weekend says nothing about Monday. The quantile is the order-up-to level of
 inventory theory (newsvendor; Arrow, Harris and Marschak, Optimal Inventory Policy, Econometrica 1951), with nodes for
 goods and their lead time plus the time to the next look for the time of delivery.
 """
@@ -19,6 +20,7 @@ from fairlead.frozen import dataclass
 Floats = NDArray[np.float64]
 
 DAY_SLOTS = 24 * 60
+WEEK_SLOTS = 7 * DAY_SLOTS
 # With a shorter history errors are unknown, and there is no forecast. A quantile of few errors is the greatest of them,
 # which errs towards too many nodes.
 LEAST_ORIGINS = 10
@@ -41,6 +43,16 @@ class Forecast:
     by: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """A predictor's value now, its margin at the requested confidence, and its pinball loss with that."""
+
+    by: str
+    now: float
+    margin: float
+    loss: float
+
+
 # Called at each pass, while the history changes once a minute.
 @lru_cache(maxsize=64)
 def forecast(needed: tuple[int, ...], horizon: int, confidence: float) -> Forecast | None:
@@ -58,25 +70,43 @@ def forecast(needed: tuple[int, ...], horizon: int, confidence: float) -> Foreca
     # The maximum need in the minutes after each origin.
     after = _greatest(past[1:], horizon)
     age = np.arange(num - 1, -1, -1, dtype=np.float64)
-    weights = np.exp2(-age / HALF_LIFE_SLOTS)
-    best: tuple[float, Forecast] | None = None
-    for by, predicted in _predictors(past, horizon):
-        known = np.isfinite(predicted[:num])
-        if np.count_nonzero(known) < LEAST_ORIGINS:
-            continue
-        errors, counts = after[known] - predicted[:num][known], weights[known]
-        margin = _quantile(errors, counts, confidence)
-        beyond = errors - margin
-        loss = float(np.average(np.where(beyond > 0, confidence * beyond, (confidence - 1) * beyond), weights=counts))
-        now = float(predicted[-1])
-        if best is None or loss < best[0] - 1e-9:
-            nodes = max(0, math.ceil(now + margin - 1e-9))
-            best = loss, Forecast(nodes=nodes, expected=max(0.0, now), by=by)
-    return None if best is None else best[1]
+    recent = np.exp2(-age / HALF_LIFE_SLOTS)
+    best: tuple[_Judged, Floats] | None = None
+    for by, predicted in _predictors(past, after):
+        judged = _judge(by, predicted, after, recent, confidence)
+        if judged is not None and (best is None or judged.loss < best[0].loss - 1e-9):
+            best = judged, predicted
+    if best is None:
+        return None
+    chosen, predicted = best
+    if num >= 2 * WEEK_SLOTS:
+        # Each over the same week, a season of the new one, in which all minutes count alike.
+        weekly = _same_time(past, after, WEEK_SLOTS)
+        season = (age < WEEK_SLOTS).astype(np.float64)
+        other = _judge(chosen.by, predicted, after, season, confidence)
+        judged = _judge("the same time of other weeks", weekly, after, season, confidence)
+        if judged is not None and other is not None and judged.loss < other.loss - 1e-9:
+            chosen = judged
+    return Forecast(
+        nodes=max(0, math.ceil(chosen.now + chosen.margin - 1e-9)), expected=max(0.0, chosen.now), by=chosen.by
+    )
 
 
-def _predictors(past: Floats, horizon: int) -> Sequence[tuple[str, Floats]]:
+def _judge(by: str, predicted: Floats, after: Floats, weights: Floats, confidence: float) -> _Judged | None:
+    """Evaluate a predictor on the past; return None where too few of its errors are known."""
+    known = np.isfinite(predicted[: len(after)]) & (weights > 0)
+    if np.count_nonzero(known) < LEAST_ORIGINS:
+        return None
+    errors, counts = after[known] - predicted[: len(after)][known], weights[known]
+    margin = _quantile(errors, counts, confidence)
+    beyond = errors - margin
+    loss = float(np.average(np.where(beyond > 0, confidence * beyond, (confidence - 1) * beyond), weights=counts))
+    return _Judged(by=by, now=float(predicted[-1]), margin=margin, loss=loss)
+
+
+def _predictors(past: Floats, after: Floats) -> Sequence[tuple[str, Floats]]:
     """Return each predictor's value at each past minute and now; NaN where it has none."""
+    horizon = len(past) - len(after)
     window = max(2, horizon)
     sums = np.concatenate(([0.0], np.cumsum(past)))
     mean = np.full(len(past), math.nan)
@@ -88,22 +118,21 @@ def _predictors(past: Floats, horizon: int) -> Sequence[tuple[str, Floats]]:
         ("the need of late", mean),
         ("the trend of late", past + horizon * slope),
     ]
-    if len(past) >= DAY_SLOTS + horizon + LEAST_ORIGINS:
-        # The same change from now as at that time of a past day; the mean over several days.
-        days = (len(past) - horizon) // DAY_SLOTS
-        total, count = np.zeros(len(past)), np.zeros(len(past))
-        ahead = np.full(len(past), math.nan)
-        ahead[: len(past) - horizon] = _greatest(past[1:], horizon)
-        rise = ahead - past
-        for day in range(1, days + 1):
-            shift = day * DAY_SLOTS
-            there = rise[: len(past) - shift]
-            known = np.isfinite(there)
-            total[shift:][known] += there[known]
-            count[shift:][known] += 1
-        with np.errstate(invalid="ignore"):
-            found.append(("the same time of other days", past + np.where(count > 0, total / count, math.nan)))
+    if len(after) >= DAY_SLOTS + LEAST_ORIGINS:
+        found.append(("the same time of other days", _same_time(past, after, DAY_SLOTS)))
     return found
+
+
+def _same_time(past: Floats, after: Floats, period: int) -> Floats:
+    """Return the need plus its mean change after that time of earlier days or weeks, where it is known."""
+    rise = after - past[: len(after)]
+    total, count = np.zeros(len(past)), np.zeros(len(past))
+    for shift in range(period, len(rise) + 1, period):
+        there = rise[: len(past) - shift]
+        total[shift : shift + len(there)] += there
+        count[shift : shift + len(there)] += 1
+    with np.errstate(invalid="ignore"):
+        return past + np.where(count > 0, total / count, math.nan)
 
 
 def _greatest(values: Floats, window: int) -> Floats:

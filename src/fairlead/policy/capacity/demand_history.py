@@ -5,7 +5,8 @@ from dataclasses import replace
 from fairlead.frozen import dataclass
 
 SLOT_S = 60.0
-MOST_SLOTS = 8 * 24 * 60
+# Two weeks and a day: a week to compare the same time of other weeks with, and a week to judge it by.
+MOST_SLOTS = 15 * 24 * 60
 # Clouds take 3 to 8 minutes for a GPU node, most of it for its drivers.
 FIRST_LEAD_S = 300.0
 MOST_LEADS = 20
