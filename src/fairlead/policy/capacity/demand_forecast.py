@@ -2,10 +2,10 @@
 
 Simple predictors are evaluated on the past: the need stays, equals the recent mean, continues the recent trend, or
 follows the same time of other days. The one with the least loss is chosen, plus the requested quantile of its own past
-errors, so that no distribution of demand is assumed, and past bursts count. Once a second week has passed, the same time
-of earlier weeks replaces it if its loss over that week is smaller: a quiet weekend says nothing about Monday. The quantile is the order-up-to level of
-inventory theory (newsvendor; Arrow, Harris and Marschak, Optimal Inventory Policy, Econometrica 1951), with nodes for
-goods and their lead time plus the time to the next look for the time of delivery.
+errors, so that no distribution of demand is assumed, and past bursts count. After two weeks the same time of other
+weeks replaces it if its loss over the last week is smaller, as a quiet weekend says nothing about Monday. The quantile
+is the order-up-to level of inventory theory (newsvendor; Arrow, Harris and Marschak, Optimal Inventory Policy,
+Econometrica 1951), with nodes for goods and their lead time plus the time to the next look for the time of delivery.
 """
 
 import math
