@@ -318,3 +318,18 @@ def test_the_trials_that_are_paused_when_their_sweep_ends_say_so_before_it_is_ov
     ending = replace(change.status, phase=Phase.STOPPING, next_phase=Phase.SUCCEEDED)
     assert why_stopped(replace(stopped, status=ending), trial) == over
     assert why_stopped(replace(stopped, status=replace(ending, next_phase=Phase.SUSPENDED)), trial) == said
+
+
+def test_a_trial_that_reached_another_rung_while_it_paused_says_so_too_when_its_sweep_ends() -> None:
+    world = World(saving(), saves=True)
+    while not world.detail.pruned:
+        world.pass_once()
+        world.step()
+    number = str(world.detail.pruned[0])
+    earlier = replace(BECAUSE, message="paused by asha at step 1, with loss 9; sweep rates may promote it later")
+    for name, trial in world.trials.items():
+        reason = earlier if name == number else BECAUSE
+        world.trials[name] = replace(trial, intent=Intent.STOP, status=status(Phase.STOPPED, reason=reason))
+    (change,) = judged(world, replace(world.sweep, intent=Intent.STOP))
+    assert change.status is not None
+    assert change.status.reason.message == "paused by asha at step 1, with loss 9; sweep rates ended without promoting it"

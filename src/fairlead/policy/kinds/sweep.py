@@ -624,31 +624,33 @@ def why_stopped(sweep: Workload[Sweep], trial: AnyWorkload) -> str | None:
     if not sweep.spec.may_pause or progress is None or progress.checkpoint_step is None:
         return f"stopped early {_say_rung(sweep, int(number))}"
     is_ending = status.phase is Phase.STOPPING and status.next_phase is not Phase.SUSPENDED
-    return (_left_behind if is_ending or status.phase.is_final else _paused)(sweep, int(number))
+    outlook = (_left_behind if is_ending or status.phase.is_final else _may_promote)(sweep)
+    return f"paused {_say_rung(sweep, int(number))}{outlook}"
 
 
 def last_words(sweep: Workload[Sweep], family: Family) -> tuple[Change, ...]:
     """Return the changes to paused trials that say that the sweep ended without promoting them."""
     changes = list[Change]()
     for number in detail_of(sweep).pruned:
-        trial, promised = family.children.get(str(number)), _paused(sweep, number)
+        trial = family.children.get(str(number))
         if trial is None or trial.status.phase is not Phase.STOPPED:
             continue
         reason = trial.status.reason
-        if reason.message.startswith(promised):
-            message = f"{_left_behind(sweep, number)}{reason.message.removeprefix(promised)}"
+        # The rung in the message may be an earlier one than the last report of the trial reached.
+        message = reason.message.replace(_may_promote(sweep), _left_behind(sweep), 1)
+        if message != reason.message:
             told = replace(reason, message=message, remedy=f"`fairlead resume {trial.spec.name}` continues it.")
             status = replace(trial.status, reason=told)
             changes.append(Change(workload_uid=trial.uid, version=trial.version, status=status))
     return tuple(changes)
 
 
-def _paused(sweep: Workload[Sweep], number: int) -> str:
-    return f"paused {_say_rung(sweep, number)}; sweep {sweep.spec.name} may promote it later"
+def _may_promote(sweep: Workload[Sweep]) -> str:
+    return f"; sweep {sweep.spec.name} may promote it later"
 
 
-def _left_behind(sweep: Workload[Sweep], number: int) -> str:
-    return f"paused {_say_rung(sweep, number)}; sweep {sweep.spec.name} ended without promoting it"
+def _left_behind(sweep: Workload[Sweep]) -> str:
+    return f"; sweep {sweep.spec.name} ended without promoting it"
 
 
 def _say_rung(sweep: Workload[Sweep], number: int) -> str:
