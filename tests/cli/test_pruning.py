@@ -36,6 +36,24 @@ def names(past: Past) -> set[str]:
     return {run.spec.name for run in past.cluster.workloads()}
 
 
+def test_content_of_a_deleted_model_version_is_removed_as_its_deletion_says(
+    call: Call, several: Past, desk: Path
+) -> None:
+    (desk / "model.onnx").write_text("weights")
+    (desk / "other.onnx").write_text("other weights")
+    for name in ("model", "other"):
+        assert call("model", "push", "churn", f"./{name}.onnx").code == 0
+    again = call("model", "push", "churn", "./other.onnx", "--metric", "accuracy=0.9")
+    assert again.err == "It was there already, with this content from this source; the given metrics were added to it.\n"
+    gone = call("model", "delete", "churn@1")
+    assert "`fairlead prune --artefacts` removes its content" in gone.err
+    pruned = call("prune", "--artefacts")
+    assert (pruned.code, pruned.err) == (0, "1 output of steps or models removed, 7 B.\n")
+    assert json.loads(call("model", "list", "churn", "--json").out)["models"][0]["version"] == 2
+    assert call("prune", "--artefacts").err == "0 outputs of steps or models removed, 0 B.\n"
+    assert len(names(several)) == 5
+
+
 def test_costs_of_days_are_those_of_a_cluster(call: Call, several: Past) -> None:
     refused = call("prune", "--costs", "400d")
     assert refused.code == 2

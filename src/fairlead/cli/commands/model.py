@@ -71,7 +71,8 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
         command = f"fairlead model promote {version} --to production {cluster.named()}".rstrip()
         message(f"`{command}` gives it a stage.")
     else:
-        message(f"It was there already: {version} has this content from this place.")
+        added = "; the given metrics were added to it" if given else ""
+        message(f"It was there already, with this content from this source{added}.")
 
 
 @model.command("list")
@@ -156,7 +157,7 @@ def delete(version: str, json_: bool, target: Target) -> None:
     elif gone.place is not None:
         message(f"{gone} is removed. Its content stays at {gone.place}.")
     else:
-        message(f"{gone} is removed. `fairlead prune --artefacts` removes its content where nothing else needs that.")
+        message(f"{gone} is removed. `fairlead prune --artefacts` removes its content unless something else needs it.")
 
 
 def told(version: ModelVersion) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @keep_options("--last")
 @selection_options(phases=FINISHED, what="runs")
-@click.option("--artefacts", is_flag=True, help="Also remove outputs of steps that are no longer needed.")
+@click.option("--artefacts", is_flag=True, help="Also remove outputs of steps and models that are no longer needed.")
 @click.option(
     "--costs", type=Duration(), help="Remove cost records of days that are older, such as 400d, from a cluster."
 )
@@ -47,7 +47,7 @@ def prune(
     `checkpoint.to`.
 
     With --artefacts, outputs of pipeline steps are removed too, unless a kept run created or names them, a model
-    version contains them, or a result that --keep or --last keeps has them.
+    version contains them, or a result that --keep or --last keeps has them. Used alone, it removes no runs and results.
 
     With --costs, a cluster's objects with the costs of older days are removed, of all namespaces or of --namespace. The
     ledger's database stays as it is. Used alone, it removes no runs.
@@ -60,7 +60,7 @@ def prune(
     if artefacts and cluster.has_containers:
         raise click.UsageError("--artefacts is for outputs that are kept on this machine.")
     keeps = cluster.keeps() if keeps == KEEP_ALL else keeps
-    if keeps == KEEP_ALL:
+    if keeps == KEEP_ALL and not artefacts:
         raise click.UsageError("say what is to be kept: --keep 30d, --last 20, or both; --keep 0s keeps nothing.")
     # All finished runs count towards the newest, also unselected ones.
     known = (*cluster.select(Selection(phases=FINISHED)), *cluster.unfinished())
@@ -85,7 +85,7 @@ def prune(
     if collected is not None:
         done = "would be removed" if dry_run else "removed"
         size = describe_memory(collected.num_bytes)
-        message(f"{plural(len(collected.digests), 'output')} of steps {done}, {size}.")
+        message(f"{plural(len(collected.digests), 'output')} of steps or models {done}, {size}.")
     if collected is not None and not runs:
         return
     if not runs:
