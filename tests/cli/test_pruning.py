@@ -44,7 +44,8 @@ def test_content_of_a_deleted_model_version_is_removed_as_its_deletion_says(
     for name in ("model", "other"):
         assert call("model", "push", "churn", f"./{name}.onnx").code == 0
     again = call("model", "push", "churn", "./other.onnx", "--metric", "accuracy=0.9")
-    assert again.err == "It was there already, with this content from this source; the given metrics were added to it.\n"
+    assert again.err.startswith("It was there already")
+    assert again.err.endswith("; the given metrics were added to it.\n")
     gone = call("model", "delete", "churn@1")
     assert "`fairlead prune --artefacts` removes its content" in gone.err
     pruned = call("prune", "--artefacts")

@@ -27,7 +27,7 @@ def test_a_run_begins_from_anothers_checkpoint_and_goes_on_from_its_own(call: Ca
     command = ["--", "python", "t.py"]
     assert call("run", "--name", "base", "--set", "env.W=old", *command).code == 0
     again = call("run", "--name", "base", "--set", "env.W=old", *command)
-    assert "base-2 begins from nothing; base has a checkpoint of step 5: `--set checkpoint.from=base`" in again.err
+    assert "base-2 starts at step 0; base has a checkpoint of step 5: `--set checkpoint.from=base`" in again.err
     fine = ["--set", "checkpoint.from=base", "--set", "env.W=new", "--set", "env.DIE=1", "--set", "retry=1"]
     answer = call("run", "--name", "fine", *fine, *command)
     assert answer.code == 0, answer.err

@@ -165,7 +165,7 @@ def test_what_cannot_be_a_version_is_refused_with_what_can(team: Team) -> None:
     assert "fats" in refused("model", "push", "churn", "fats")
     assert "no complete checkpoint of step 11; it has: 10" in refused("model", "push", "churn", "run://fast@11")
     assert "--objective" not in team("model", "push", "churn", "fast").err
-    assert "told no accuracy" in refused("model", "push", "churn", "fast", "--objective", "accuracy")
+    assert "reported no accuracy" in refused("model", "push", "churn", "fast", "--objective", "accuracy")
     assert "Push one with --objective" in refused("model", "promote", "churn@best", "--to", "production")
     told = refused("run", "-d", "fast.yaml", "--name", "wrong", "--set", "checkpoint.from=churn@staging")
     assert "churn has no version at the stage 'staging'; it has: 1." in told

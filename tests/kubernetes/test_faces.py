@@ -196,7 +196,7 @@ def test_a_run_is_followed_to_its_end(desk: Desk, operator: None) -> None:
         "Succeeded",
     ]
     again = desk("run", "train.yaml", "--detach")
-    assert f"Submitted train-2 in the namespace {desk.namespace} of test (a finished run is train)." in again.err
+    assert f"Submitted train-2 in the namespace {desk.namespace} of test (a finished run is named train)." in again.err
 
 
 def test_a_failed_run_has_the_exit_code_of_one(desk: Desk, operator: None) -> None:

@@ -84,7 +84,7 @@ def test_a_loss_that_was_not_finite_is_named_with_its_step() -> None:
     tail = ("Traceback", "fairlead.runtime.errors.LossNotFinite: the loss is not finite at step 41: -inf")
     failure = diagnosed(gang(exited(0, code=1, tail=tail)), progress=Progress(step=41))
     assert (failure.blame, failure.reason.code) == (Blame.PROGRAM, Code.LOSS_NOT_FINITE)
-    assert failure.reason.message == "the loss is not finite at step 41: -inf, said rank 0 of 2 after step 41"
+    assert failure.reason.message == "the loss is not finite at step 41: -inf, reported by rank 0 of 2 after step 41"
     assert "`terminate_on_nan: false`" in str(failure.remedy("train", is_over=True))
 
 

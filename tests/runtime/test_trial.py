@@ -50,7 +50,8 @@ def test_a_directory_that_cannot_be_made_is_told_with_what_is_in_the_way(tmp_pat
     (tmp_path / "file").write_text("")
     found = problem_of("file/checkpoints", tmp_path)
     assert found == (
-        f"'file/checkpoints' cannot be made: {tmp_path / 'file'}: Not a directory. Mend that, or name another directory"
+        f"'file/checkpoints' cannot be created: {tmp_path / 'file'}: Not a directory. Fix that, or name another "
+        "directory"
     )
 
 

@@ -123,7 +123,7 @@ def _step(
     if reference.which == LATEST or is_trial:
         return steps[-1]
     if objective is None:
-        raise NotFound(f"The run {name} told no loss, so that none of its checkpoints is better than another.")
+        raise NotFound(f"The run {name} reported no loss, so none of its checkpoints is better than another.")
     metric, goal = objective
     values = {step: value for step in steps if (value := value_at(series[metric], step)) is not None}
     return min(values, key=lambda step: (goal.sign * values[step], -step), default=steps[-1])

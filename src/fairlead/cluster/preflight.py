@@ -134,12 +134,12 @@ def place_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> 
         own = interpreter_for(spec.run, env)
         python = own or (sys.executable,)
         said = trial.store_problem(to, [*python, trial.__file__], env, is_its_own=own is not None)
-        return None if said is None else f"{said}. Mend that, or name another place"
+        return None if said is None else f"{said}. Fix that, or name another place"
     problem = trial.directory_problem(to if to.startswith("file://") else str(workdir / Path(to).expanduser()))
     if problem is None:
         return None
-    what = "made" if Path(problem.filename) != workdir / Path(to).expanduser() else "written to"
-    return f"{to!r} cannot be {what}: {problem.filename}: {problem.strerror}. Mend that, or name another directory"
+    what = "created" if Path(problem.filename) != workdir / Path(to).expanduser() else "written to"
+    return f"{to!r} cannot be {what}: {problem.filename}: {problem.strerror}. Fix that, or name another directory"
 
 
 def pod_place_problem(spec: Training) -> str | None:

@@ -113,7 +113,7 @@ def push(
 def without_metric(source: str, metric: str, told: Mapping[str, float]) -> Conflict:
     """Return the error for a source that did not report the metric by which versions compare."""
     known = f"it has: {', '.join(sorted(told))}" if told else "it has none"
-    return Conflict(f"{source} told no {metric}; {known}. Give it with `--metric {metric}=VALUE`.")
+    return Conflict(f"{source} reported no {metric}; {known}. Give it with `--metric {metric}=VALUE`.")
 
 
 def promote(cluster: ModelVersions, text: str, stage: str) -> tuple[ModelVersion, ModelVersion | None]:

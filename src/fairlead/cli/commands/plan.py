@@ -331,7 +331,7 @@ def _named(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> Admissi
     name = free_name(cluster, admitted.spec)
     if name == admitted.spec.name:
         return admitted
-    note = f"name: {name} (a finished run is {admitted.spec.name})"
+    note = f"name: {name} (a finished run is named {admitted.spec.name})"
     return replace(admitted, spec=renamed(admitted.spec, name), notes=(*admitted.notes, note))
 
 

@@ -130,7 +130,7 @@ def _run(
             what = "Changed" if before.spec != workload.spec else "Nothing has changed of"
             message(f"{what} {workload.spec.name}{cluster.where(workload)}.")
         elif not json_:
-            renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is {wanted.spec.name})"
+            renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is named {wanted.spec.name})"
             message(f"Submitted {workload.spec.name}{cluster.where(workload)}{renamed}.")
             _tell_checkpoints(cluster, wanted.spec, workload)
             if is_pipeline(wanted.spec):
@@ -185,10 +185,10 @@ def _tell_checkpoints(cluster: ClusterClient, asked: WorkloadSpec, workload: Any
     step = None if before.progress is None else before.progress.checkpoint_step
     if step is None:
         return
-    again = f"`--set checkpoint.from={asked.name}` begins from it"
+    again = f"`--set checkpoint.from={asked.name}` starts from it"
     if before.status.phase is not Phase.SUCCEEDED:
         again = f"`fairlead resume {cluster.named(before)}` continues that run, {again}"
-    message(f"{workload.spec.name} begins from nothing; {asked.name} has a checkpoint of step {step}: {again}.")
+    message(f"{workload.spec.name} starts at step 0; {asked.name} has a checkpoint of step {step}: {again}.")
 
 
 def _refuse_taken(cluster: ClusterClient, specs: list[WorkloadSpec]) -> None:

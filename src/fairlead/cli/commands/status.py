@@ -264,7 +264,7 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     if dropped:
         facts.append(("output", describe_dropped(dropped)))
     facts += _splits(workload)
-    own = "the operator's place for checkpoints" if cluster.has_containers else "the directory of its files"
+    own = "the operator's place for checkpoints" if cluster.has_containers else "its own directory"
     facts.append(("checkpoints", _checkpoints(spec, own, workload.progress)))
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
     return facts

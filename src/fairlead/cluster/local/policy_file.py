@@ -22,7 +22,7 @@ def read_rules(path: Path) -> SchedulingPolicy:
     if name not in POLICIES:
         raise ClusterError(
             f"{path} says {quote(name)}; give one of {', '.join(POLICIES)}. "
-            "Mend or remove the file; until then nothing "
+            "Fix or remove the file; until then nothing "
             "is started."
         )
     return POLICIES[name]

@@ -25,7 +25,7 @@ def read_teams(path: Path) -> tuple[Team, ...]:
     try:
         specs = load_file(path)
     except InvalidSpec as error:
-        raise ClusterError(f"{error.problems[0]}. Mend or remove the file; until then nothing is started.") from error
+        raise ClusterError(f"{error.problems[0]}. Fix or remove the file; until then nothing is started.") from error
     strangers = [spec for spec in specs if not isinstance(spec, Team)]
     if strangers:
         raise ClusterError(f"{path}: {strangers[0].name} is a {type(strangers[0]).__name__}; give Teams only there.")

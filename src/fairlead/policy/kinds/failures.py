@@ -162,7 +162,7 @@ def _ended(spec: Training, exit_: RankExit, progress: Progress | None, nodes: tu
         return _failure(
             Blame.PROGRAM,
             Code.LOSS_NOT_FINITE,
-            f"{found[1]}, said {where}{after}",
+            f"{found[1]}, reported by {where}{after}",
             "Lower the learning rate, clip gradients, or look at the data of that step; "
             "`terminate_on_nan: false` lets it go on.",
             exit_.tail,

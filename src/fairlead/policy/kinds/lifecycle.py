@@ -75,7 +75,7 @@ def check_intent(run: AnyWorkload, intent: Intent) -> None:
     if intent is Intent.SUSPEND and phase.is_final:
         raise Conflict(f"{name} is {phase.value}; only an unfinished run can be suspended.")
     if intent is Intent.RUN and phase is Phase.SUCCEEDED:
-        raise Conflict(f"{name} has succeeded; there is nothing left to do. `fairlead run` starts it anew.")
+        raise Conflict(f"{name} has succeeded; there is nothing left to do. `fairlead run` submits it as a new run.")
     # The intent is RUN already, so that setting it again would have no effect.
     if intent is run.intent is Intent.RUN and phase is Phase.STOPPING and after is not None and after.is_final:
         raise Conflict(f"{name} is not yet {after.value}: {run.status.reason.message}; resume it when it is.")

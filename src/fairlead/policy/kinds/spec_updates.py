@@ -16,8 +16,7 @@ from fairlead.state.snapshot import Phase, Status, Workload
 CHANGEABLE = (Phase.PENDING, Phase.SUSPENDED, Phase.FAILED, Phase.STOPPED)
 CHANGED = "Changed"
 PLACE_STAYS = (
-    "its checkpoints are there, and with another place it would begin from nothing. With `checkpoint.from` besides, it "
-    "begins from what that names"
+    "its checkpoints are there, so it would start at step 0. Set `checkpoint.from` too to start from another checkpoint"
 )
 
 
@@ -49,8 +48,8 @@ def check_phase(run: Workload) -> None:
     name, phase = run.spec.name, run.status.phase
     if phase is Phase.SUCCEEDED:
         raise Conflict(
-            f"{name} has succeeded; there is nothing left to do, so that its spec stays as it is. `fairlead run` "
-            "starts it anew."
+            f"{name} has succeeded, so there is nothing left to do, and its spec cannot change. `fairlead run` submits "
+            "it as a new run."
         )
     if phase not in CHANGEABLE:
         raise Conflict(
