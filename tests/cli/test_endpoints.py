@@ -101,6 +101,8 @@ def test_plan_tells_what_run_makes_of_an_endpoint_whose_code_or_keys_were_edited
     (code / "notes.yaml").write_text("a spec is no code\n")
     before = _files(desk / "home" / "code")
     planned = call("plan", "hello.yaml")
+    assert "launch" not in planned.out, "it has no such key"
+    assert "checkpoint" not in planned.out
     assert planned.code == 1
     head = "hello: `fairlead run` would make another revision, r2, in the place of r1\nKEY"
     assert head in planned.out

@@ -1,6 +1,7 @@
 """Keys of teams, as commands make, list and revoke them."""
 
 import json
+import re
 from pathlib import Path
 
 from fairlead.state.access_keys import hash_of
@@ -25,6 +26,10 @@ def test_a_key_that_was_revoked_is_gone(call: Call) -> None:
     again = call("keys", "create", "ci")
     assert again.code == 6
     assert "Team default has a key ci" in again.err
+    assert call("keys", "create", "ci", "--team", "ads").code == 0
+    first = re.search("`fairlead (keys revoke .*)` first", call("keys", "create", "ci", "--team", "ads").err)
+    assert first is not None
+    assert call(*first[1].split()).code == 0
     assert call("keys", "create", "ci", "--team", "ads").code == 0
     assert "are refused from now on" in call("keys", "revoke", "ci").err
     missing = call("keys", "revoke", "ci")

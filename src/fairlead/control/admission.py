@@ -106,6 +106,8 @@ def admit_as(
     notes = tuple(dict.fromkeys(note for run in runs for note in run.notes))
     if type(spec).__name__ == "Sweep":
         notes += _pause_notes(cast("Sweep", admitted))
+    if type(spec).__name__ == "Serving":  # has no such keys
+        notes = tuple(note for note in notes if not note.startswith(("launch: ", "checkpoint.to: ")))
     taken = next((run for run in runs if run.directory is not None), None)
     if taken is None:
         return Admission(spec=admitted, notes=notes)

@@ -21,7 +21,7 @@ FILES_BESIDE = 64
 def main() -> None:
     """Listen, serve until SIGTERM or SIGINT, then finish the requests in flight."""
     parser = argparse.ArgumentParser(prog="python -m fairlead.gateway", description="One door for all endpoints.")
-    parser.add_argument("--directory", type=Path, required=True, help="where routes.json is; demand.json goes there")
+    parser.add_argument("--directory", type=Path, required=True, help="directory of routes.json and demand.json")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--port", type=int, help="port to listen on; 0 for any that is free")
@@ -30,15 +30,31 @@ def main() -> None:
     parser.add_argument("--admin-port", type=int, default=0, help="port of metrics (default 0: any)")
     parser.add_argument("--admin-host", default="127.0.0.1", help="address of metrics (default 127.0.0.1)")
     parser.add_argument("--reuse-port", action="store_true", help="share the port with other gateways (SO_REUSEPORT)")
-    parser.add_argument("--access-log", default=None, help="its file (default DIR/access.log), `-`, or `none`")
+    parser.add_argument(
+        "--access-log",
+        default=None,
+        help="file of the access log (default DIR/access.log), `-` for standard output, or `none`",
+    )
     parser.add_argument("--access-log-mb", type=int, default=64, help="size at which it is rotated (default 64)")
     parser.add_argument("--max-body-mb", type=int, default=1024, help="largest body of a request (default 1024)")
-    parser.add_argument("--max-connections", type=int, default=4096, help="clients' connections (default 4096)")
-    parser.add_argument("--haproxy", type=Path, help="this program takes to replicas what needs no decision here")
+    parser.add_argument(
+        "--max-connections", type=int, default=4096, help="maximum number of client connections (default 4096)"
+    )
+    parser.add_argument(
+        "--haproxy",
+        type=Path,
+        help="path of haproxy, which then forwards requests that need no decision of the gateway",
+    )
     parser.add_argument("--standby", action="store_true", help="keep a process that takes over if this one is killed")
-    parser.add_argument("--lock-fd", type=int, help="an inherited lock file, where a standby that takes over signs")
-    parser.add_argument("--after", type=int, metavar="FD", help="be the standby of the process at this socket's end")
-    parser.add_argument("--grace", type=float, default=30.0, help="seconds to finish in after TERM (default 30)")
+    parser.add_argument(
+        "--lock-fd", type=int, help="an inherited lock file, into which a standby that takes over writes its process id"
+    )
+    parser.add_argument(
+        "--after", type=int, metavar="FD", help="be the standby of the process at the other end of this socket"
+    )
+    parser.add_argument(
+        "--grace", type=float, default=30.0, help="seconds to finish requests after SIGTERM (default 30)"
+    )
     arguments = parser.parse_args()
     if not arguments.directory.is_dir():
         parser.error(f"--directory: {arguments.directory} is no directory")

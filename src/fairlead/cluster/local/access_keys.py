@@ -32,7 +32,8 @@ def add_key(path: Path, key: AccessKey) -> None:
     def with_it(keys: Keys) -> Keys:
         if any((each.team, each.name) == (key.team, key.name) for each in keys):
             raise Conflict(
-                f"Team {key.team} has a key {key.name}. Give another name, or `fairlead keys revoke {key.name}` first."
+                f"Team {key.team} has a key {key.name}. Give another name, or "
+                f"`fairlead keys revoke {key.name} --team {key.team}` first."
             )
         return (*keys, key)
 

@@ -16,8 +16,11 @@ def keys_of(client: Client, team: str) -> tuple[AccessKey, ...]:
     return tuple(sorted(keys, key=lambda each: (each.created_at, each.name)))
 
 
-def add_key(client: Client, key: AccessKey) -> None:
+def add_key(client: Client, key: AccessKey, options: str) -> None:
     """Store a key.
+
+    Args:
+        options: Options of a command that select this cluster, for a message.
 
     Raises:
         Conflict: The team has a key of that name, or another client changed its keys at the same time.
@@ -25,7 +28,8 @@ def add_key(client: Client, key: AccessKey) -> None:
     found = _configmap(client, key.team)
     if found is not None and key.name in (found.get("data") or {}):
         raise Conflict(
-            f"Team {key.team} has a key {key.name}. Give another name, or `fairlead keys revoke {key.name}` first."
+            f"Team {key.team} has a key {key.name}. Give another name, or "
+            f"`{f'fairlead keys revoke {key.name} --team {key.team} {options}'.rstrip()}` first."
         )
     data = {key.name: json.dumps({"sha256": key.sha256, "created_at": key.created_at})}
     metadata = {"name": ACCESS_KEYS, "labels": {MANAGED_BY: MANAGER}}

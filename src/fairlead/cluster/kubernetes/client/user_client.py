@@ -321,7 +321,7 @@ class UserClient:
         return access_keys.keys_of(self.client, self.namespace)
 
     def add_access_key(self, key: AccessKey) -> None:
-        access_keys.add_key(self.client, key)
+        access_keys.add_key(self.client, key, self.named())
 
     def remove_access_key(self, team: str, name: str) -> None:
         access_keys.remove_key(self.client, team, name)
