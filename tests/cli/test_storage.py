@@ -20,6 +20,7 @@ from fairlead.cluster.local.store import Observation
 from fairlead.cluster.local.tables import PodRow
 from fairlead.control.loop import run_pass
 from fairlead.errors import NoRoom
+from fairlead.runtime.podfiles import held
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
@@ -207,6 +208,23 @@ def test_a_damaged_database_is_told_with_how_to_go_on(call: Call, past: Past, de
     assert (home.run("abc") / "pods").is_dir(), "what it does not know of is not swept away"
     home.path.rename(f"{home.path}.damaged")
     assert call("status").out.startswith("No runs yet")
+
+
+def test_damage_is_reported_with_the_processes_that_still_run(call: Call, past: Past) -> None:
+    home = Home.open()
+    for uid, pid in (("abc", 41), ("def", 42)):
+        pod = home.run(uid) / "pods" / f"{uid}-0-0"
+        pod.mkdir(parents=True)
+        (pod / "claimed.json").write_text(json.dumps({"pid": pid}))
+        (pod / "shim.lock").touch()
+    past.cluster.close()
+    os.truncate(home.database, 0)
+    for rest in ("-wal", "-shm"):
+        Path(f"{home.database}{rest}").unlink(missing_ok=True)
+    with held(home.run("abc") / "pods" / "abc-0-0" / "shim.lock"):
+        assert f"To begin anew, end its runs with `kill 41`, then `mv {home.path} " in call("status").err
+    assert f"To begin anew, `mv {home.path} " in call("status").err
+    home.path.rename(f"{home.path}.damaged")
 
 
 def test_doctor_finds_damage_that_no_command_has_met(call: Call, past: Past, desk: Path) -> None:

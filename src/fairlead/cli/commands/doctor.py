@@ -133,7 +133,7 @@ def _uncompiled() -> list[Finding]:
     if not missing:
         return []
     why = ", as PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else ""
-    says = f"{len(missing)} of {len(files)} modules are compiled anew by each command, which doubles its time{why}"
+    says = f"{len(missing)} of {len(files)} modules are compiled anew by each command, which makes it slower{why}"
     package = shlex.quote(str(Path(fairlead.__file__).parent))
     return [Finding(what="compiled", ok=True, says=says, remedy=f"{sys.executable} -m compileall -q {package}")]
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from functools import cached_property, wraps
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from fairlead.cluster.ledger_schema import LEDGER_SCHEMA
@@ -45,6 +46,7 @@ from fairlead.cluster.records import dump, load, load_all
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotFound
 from fairlead.frozen import dataclass
+from fairlead.runtime.podfiles import is_locked, read_json
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
@@ -1188,8 +1190,20 @@ class Store:
 
     def _damaged(self, how: str) -> ClusterError:
         home = self._home.path
+        shims = _living_shims(home / "runs")
+        end = f"end its runs with `kill {' '.join(map(str, shims))}`, then " if shims else ""
         return ClusterError(
             f"The state database {self._path} is damaged: {how}. What is in {home / 'runs'} (logs, checkpoints) is not "
-            f"touched. To begin anew, end what still runs with `pkill fairlead-shim`, then `mv {home} {home}.damaged`, "
-            f"which keeps those files there, and submit the runs again; or put a copy of the database back."
+            f"touched. To begin anew, {end}`mv {home} {home}.damaged`, which keeps those files there, and submit the "
+            "runs again; or put a copy of the database back."
         )
+
+
+def _living_shims(runs: Path) -> list[int]:
+    """Return the processes that still run pods, found by their files, as a damaged database does not know them."""
+    found = []
+    for lock in runs.glob("*/pods/*/shim.lock"):
+        claim = read_json(lock.with_name("claimed.json"))
+        if claim is not None and is_locked(lock):
+            found.append(int(claim["pid"]))
+    return sorted(found)
