@@ -304,8 +304,9 @@ def only_workloads(
         )
     if others:
         raise Conflict(
-            f"{source}: {', '.join(others)}: the local cluster is one machine of one user and has no teams and pools; "
-            "what they ask for would not be honoured. Keep them in a file of their own."
+            f"{source}: {', '.join(others)}: these are no runs. Keep them in a file of their own, for "
+            "`fairlead simulate --cluster FILE` or, on a cluster, `fairlead render FILE | kubectl apply --server-side "
+            "-f -`; Teams of this machine go into `teams.yaml` of its state directory."
         )
     return tuple(workloads)
 

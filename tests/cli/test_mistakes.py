@@ -59,8 +59,8 @@ def test_a_missing_file_is_named(call: Call, command: str, code: int) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("kind: Team\nname: vision\n---\nrun: echo hi\n", "Team 'vision': the local cluster"),
-        ("kind: Pool\nname: p\nhardware: {cpu: 1, memory: 1Gi}\n", "Pool 'p': the local cluster"),
+        ("kind: Team\nname: vision\n---\nrun: echo hi\n", "Team 'vision': these are no runs"),
+        ("kind: Pool\nname: p\nhardware: {cpu: 1, memory: 1Gi}\n", "Pool 'p': these are no runs"),
         ("run: echo hi\nimage: python:3.12\n", "--ignore image"),
         ("run: echo hi\nresources: {shm: 1Gi}\n", "--ignore shm"),
     ],

@@ -47,7 +47,8 @@ def prune(
     `checkpoint.to`.
 
     With --artefacts, outputs of pipeline steps are removed too, unless a kept run created or names them, a model
-    version contains them, or a result that --keep or --last keeps has them. Used alone, it removes no runs and results.
+    version contains them, or a result that --keep or --last keeps has them. Without these options and that file, it
+    removes no runs and no results.
 
     With --costs, a cluster's objects with the costs of older days are removed, of all namespaces or of --namespace. The
     ledger's database stays as it is. Used alone, it removes no runs.

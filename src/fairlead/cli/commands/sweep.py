@@ -25,7 +25,7 @@ SHOWN = ("best", "table", "plot")
 
 
 @click.command()
-@click.argument("what", type=click.Choice(SHOWN))
+@click.argument("what", type=click.Choice(SHOWN), metavar="WHAT")
 @click.argument("name", type=RunName())
 @click.option("--parameter", help="With plot: plot the objective over this parameter instead of over trials.")
 @click.option(
@@ -34,7 +34,8 @@ SHOWN = ("best", "table", "plot")
 @json_option
 @cluster_options
 def sweep(target: Target, what: str, name: str, parameter: str | None, file: Path | None, json_: bool) -> None:
-    """Show WHAT of the sweep NAME: its best trial, a table of trials, or a plot with the importance of parameters.
+    """Show WHAT of the sweep NAME: `best`, its best trial; `table`, all trials; or `plot`, a plot as SVG with the
+    importance of parameters.
 
     With several objectives `best` lists the Pareto front, and the plot shows the first two objectives. The importance
     of a parameter is the share of the variance of the objective's ranks between its values.

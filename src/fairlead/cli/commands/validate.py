@@ -36,5 +36,5 @@ def validate(files: tuple[str, ...], show: bool, json_: bool) -> int:
             message(problem)
         if not problems:
             verb = "is" if len(specs) == 1 else "are"
-            message(f"{plural(len(specs), 'spec')} in {plural(len(files), 'file')} {verb} right.")
+            message(f"{plural(len(specs), 'spec')} in {plural(len(files), 'file')} {verb} valid.")
     return 2 if problems else 0
