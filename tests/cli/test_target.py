@@ -8,7 +8,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from fairlead.cli.target import KUBERNETES, Target, cluster_options, kubernetes_options, target_of
+from fairlead.cli.target import KUBERNETES, Target, cluster_options, kubernetes_options, suggest, target_of
+from fairlead.errors import Conflict
 
 
 @click.command()
@@ -64,6 +65,28 @@ def test_commands_that_are_told_to_people_repeat_what_the_command_line_said() ->
     assert target_of(values, frozenset({"context", "namespace"})).options == ("--context=prod", "--namespace=vision")
     assert target_of({"cluster": "kubernetes"}, frozenset({"cluster"})).options == ("--cluster=kubernetes",)
     assert target_of({"cluster": "local"}, frozenset({"cluster"})).options == ()
+
+
+def test_suggested_commands_for_a_run_select_the_cluster_that_the_command_line_did() -> None:
+    said = "It starts when a ends; `fairlead suspend a` would free it. `kubectl get pods`, `fairlead run`."
+    assert suggest(said, "") == said
+    assert suggest(said, "--context=prod") == said.replace("suspend a`", "suspend a --context=prod`")
+    named = "`fairlead status --all --namespace=vision` lists all."
+    assert suggest(named, "--namespace=vision") == named
+
+
+def test_an_error_suggests_commands_for_its_cluster() -> None:
+    @click.command()
+    @cluster_options
+    def failing(target: Target) -> None:
+        raise Conflict("Suspend it first: `fairlead suspend a`, then `fairlead resume a` with the same changes.")
+
+    ended = CliRunner().invoke(failing, ("--context", "prod"))
+    assert str(ended.exception) == (
+        "Suspend it first: `fairlead suspend a --context=prod`, then `fairlead resume a --context=prod` with the same "
+        "changes."
+    )
+    assert "`fairlead suspend a`" in str(CliRunner().invoke(failing, ()).exception)
 
 
 def test_what_contradicts_itself_is_refused_by_the_names_of_both() -> None:

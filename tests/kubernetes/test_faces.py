@@ -263,7 +263,9 @@ def test_stop_suspend_resume_and_delete_do_what_they_say(desk: Desk, operator: N
     assert "train is Stopped" in desk("stop", "train").err
     assert json.loads(desk("status", "train", "--json").out)["phase"] == "Stopped"
     assert "train is deleted." in desk("delete", "--yes", "train").err
-    assert "There is no run named 'train'" in desk("status", "train", code=5).err
+    missing = desk("status", "train", "--context", "test", code=5).err
+    assert "There is no run named 'train'" in missing
+    assert "`fairlead status --all --context=test` lists all" in missing
 
 
 def test_events_are_told_as_they_come(desk: Desk, operator: None) -> None:
@@ -276,6 +278,9 @@ def test_events_are_told_as_they_come(desk: Desk, operator: None) -> None:
 def test_without_an_operator_everything_that_reads_works_and_says_so(desk: Desk) -> None:
     ended = desk("run", "-d", desk.write("train"))
     assert "No operator" in ended.err
+    assert (
+        "`fairlead operator --context test` runs one from here, `fairlead install --context test` puts it" in ended.err
+    )
     for command in (("status",), ("status", "train"), ("events", "train"), ("logs", "train"), ("plan", "train.yaml")):
         said = desk(*command)
         assert len([line for line in said.err.splitlines() if "No operator" in line]) == 1, command

@@ -233,8 +233,13 @@ def test_runs_and_their_kind_stay_until_they_are_wanted_away(fresh: ControlPlane
         fresh.request("POST", f"{group}/namespaces/default/{content['kind'].lower()}s", content)
     stays = fairlead("uninstall", "--yes")
     assert stays.code == 0
-    assert "customresourcedefinitions.apiextensions.k8s.io/trainings.fairlead.dev  (1 of them" in stays.out
-    assert "1 runs stay" in stays.err
+    assert (
+        "customresourcedefinitions.apiextensions.k8s.io/trainings.fairlead.dev  (1 object of it would be" in stays.out
+    )
+    assert (
+        "Left without an operator: 1 run; pods keep running. `fairlead uninstall --with-runs --context test`"
+        in stays.err
+    )
     assert fresh.exists("/apis/fairlead.dev/v1alpha1/namespaces/default/trainings/kept")
     assert not fresh.exists("/apis/rbac.authorization.k8s.io/v1/clusterroles/fairlead-operator")
     gone = fairlead("uninstall", "--yes", "--with-runs")

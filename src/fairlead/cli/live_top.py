@@ -93,8 +93,8 @@ def _held_milli(rows: Sequence[Row]) -> int:
     return sum(min(milli, WHOLE_MILLI) for milli in held.values())
 
 
-def view(seen: Snapshot, chosen: Chosen, now: float, *, height: int) -> "RenderableType":
-    """Draw the cluster in a number of lines."""
+def view(seen: Snapshot, chosen: Chosen, now: float, *, height: int, options: str = "") -> "RenderableType":
+    """Draw the cluster in a number of lines; ``options`` select it in suggested commands."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -119,7 +119,7 @@ def view(seen: Snapshot, chosen: Chosen, now: float, *, height: int) -> "Rendera
         lines.append(Text(f"{node.name[:30]:<30} {gpus_of(node, rows)}{state}"))
     if len(shown_nodes) < sum(bool(node.gpus) for node in seen.nodes):
         lines.append(Text("and more nodes with GPUs"))
-    detail = _detail(rows[chosen.row], now) if chosen.is_open and chosen.row < len(rows) else []
+    detail = _detail(rows[chosen.row], now, options) if chosen.is_open and chosen.row < len(rows) else []
     room = max(3, height - len(lines) - len(detail) - 4)
     first = max(0, min(chosen.row - room // 2, len(rows) - room))
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
@@ -138,12 +138,15 @@ def view(seen: Snapshot, chosen: Chosen, now: float, *, height: int) -> "Rendera
     return Group(*lines, table if rows else Text("No runs."), *(Text(each) for each in detail), Text(HELP, style="dim"))
 
 
-def _detail(row: Row, now: float) -> list[str]:
+def _detail(row: Row, now: float, options: str) -> list[str]:
     run = row.run
     where = ", ".join(sorted({pod.node for pod in row.pods})) or "nowhere"
-    said = [f"{run.spec.name} is {run.status.phase.value}: {describe_reason(run.status.reason)}", f"on {where}"]
+    said = [
+        f"{run.spec.name} is {run.status.phase.value}: {describe_reason(run.status.reason, options)}",
+        f"on {where}",
+    ]
     if (wrong := warning_of(run, now)) is not None:
-        said.append(f"warning: {describe_reason(wrong)}")
+        said.append(f"warning: {describe_reason(wrong, options)}")
     return [line for each in said for line in each.splitlines()]
 
 
@@ -158,7 +161,8 @@ def watch_cluster(cluster: ClusterClient) -> None:
             if time.monotonic() >= look_at:
                 cluster.nudge()
                 seen, look_at = _look(cluster), time.monotonic() + LOOK_S
-            live.update(view(seen, chosen, time.time(), height=console.height), refresh=True)
+            shown = view(seen, chosen, time.time(), height=console.height, options=cluster.named())
+            live.update(shown, refresh=True)
             key = read(max(KEY_S, look_at - time.monotonic()))
             if key in ("q", "\x03", "\x04"):
                 return

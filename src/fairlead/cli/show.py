@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fairlead.cli.families import by_family
+from fairlead.cli.target import suggest
 from fairlead.cluster.port import EventRecord
 from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.policy.kinds.progress import progress_of, warning_of
@@ -114,12 +115,16 @@ def describe_time(at: float) -> str:
     return time.strftime("%F %T", time.localtime(at))
 
 
-def describe_reason(reason: Reason) -> str:
-    """Format a reason with its details and its remedy."""
+def describe_reason(reason: Reason, options: str) -> str:
+    """Format a reason with its details and its remedy.
+
+    Args:
+        options: Options of a command that select the cluster; empty for this machine.
+    """
     lines = [reason.message]
     lines += [f"    {line}" for line in reason.detail[-12:]]
     if reason.remedy:
-        lines.append(reason.remedy)
+        lines.append(suggest(reason.remedy, options))
     return "\n".join(lines)
 
 

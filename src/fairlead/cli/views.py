@@ -162,7 +162,7 @@ def _say_event(run: AnyWorkload, event: EventRecord, with_name: bool) -> str:
 def _conclusion(cluster: ClusterClient, run: AnyWorkload) -> str:
     """Describe the end of a run, and the next action."""
     name, state = run.spec.name, run.status
-    told = f"\n{name} is {state.phase.value}: {describe_reason(state.reason)}"
+    told = f"\n{name} is {state.phase.value}: {describe_reason(state.reason, cluster.named())}"
     if state.phase is Phase.FAILED and state.reason.code is not Code.CANNOT_FIT:
         again = cluster.named(run)
         resumed = again if run.parent is None or not is_driver(run.spec) else cluster.named(cluster.get(run.parent))

@@ -22,7 +22,7 @@ from fairlead.cli.show import (
     run_rows,
     table,
 )  # fmt: skip
-from fairlead.cli.target import Target, cluster_options
+from fairlead.cli.target import Target, cluster_options, suggest
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import describe_dropped
 from fairlead.cluster.port import EventRecord
@@ -162,7 +162,7 @@ def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
         facts += endpoint_facts(cluster, parent)
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(parent)))
     sections = [
-        [f"{spec.name} is {state.phase.value}: {describe_reason(state.reason)}"],
+        [f"{spec.name} is {state.phase.value}: {describe_reason(state.reason, cluster.named())}"],
         [f"  {what:<12} {says}" for what, says in facts],
         [f"  {line}" for line in step_lines(cluster, parent)],
         [f"  {line}" for line in table(run_rows(children)).splitlines()] if children else [],
@@ -203,7 +203,7 @@ def _full(cluster: ClusterClient, workload: Workload) -> str:
     events = cluster.events(workload.uid)
     start = latest_start(cluster, workload)
     sections = [
-        [f"{spec.name} is {state.phase.value}: {describe_reason(state.reason)}"],
+        [f"{spec.name} is {state.phase.value}: {describe_reason(state.reason, cluster.named())}"],
         [f"  {what:<12} {says}" for what, says in _facts(cluster, workload, start)],
         [f"  {line}" for line in step_lines(cluster, workload)],
         [line for pod in _latest(cluster.pods(workload.uid)) for line in _pod(pod, spec)],
@@ -256,7 +256,8 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
         facts.append(("goodput", _goodput(spent)))
     wrong = warning_of(workload, time.time())
     if wrong is not None:
-        facts.append(("warning", f"{wrong.message}\n{'':<15}{wrong.remedy}" if wrong.remedy else wrong.message))
+        remedy = "" if wrong.remedy is None else f"\n{'':<15}{suggest(wrong.remedy, cluster.named())}"
+        facts.append(("warning", f"{wrong.message}{remedy}"))
     if state.last_failure is not None:
         counts = f"{plural(state.program_failures, 'failure')} of the program, `retry` allows {spec.retry.program}"
         facts.append(("last failure", f"{state.last_failure.message} ({counts})"))

@@ -7,6 +7,7 @@ precedence, and paths in a file are relative to it.
 import base64
 import binascii
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from fairlead.cluster.kubernetes.api.credentials import Anonymous, Basic, Creden
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
+IN_CLUSTER = "in-cluster"
+"""The name in place of a context's for a pod's service account."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -44,6 +47,11 @@ class Access:
     certificate: tuple[bytes, bytes] | None = None
     proxy: str | None = None
     impersonate: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def option(self) -> str:
+        """The option by which a command uses this context, after a space; empty in a pod, which has no contexts."""
+        return "" if self.context == IN_CLUSTER else f" --context {shlex.quote(self.context)}"
 
 
 def find_access(
@@ -83,7 +91,7 @@ def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOU
             "Set `automountServiceAccountToken: true`, or give a kubeconfig in KUBECONFIG."
         ) from error
     return Access(
-        context="in-cluster",
+        context=IN_CLUSTER,
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         credentials=TokenFile(service_account / "token"),
         namespace=namespace,

@@ -24,6 +24,6 @@ def undispatched(client: Client) -> str | None:
             return None
         return (
             f"Karmada has no policy that gives runs to its clusters: there is no ClusterPropagationPolicy {NAME}. "
-            "`fairlead install` with this context creates it, and runs that were submitted before go out then."
+            f"`fairlead install{client.access.option}` creates it, and runs that were submitted before go out then."
         )
     return None

@@ -16,10 +16,6 @@ from fairlead.text.quantities import describe_duration
 API = "/apis/coordination.k8s.io/v1"
 # Tolerance beyond the Lease's own duration: clocks differ, and a successor needs a moment.
 SLACK_S = 10.0
-REMEDY = (
-    "Nothing starts, stops or restarts until one does: `fairlead operator` runs one from here, `fairlead install` puts "
-    "it into the cluster."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +62,21 @@ def unattended(client: Client) -> str | None:
             return undispatched(client)
     except ApiError:  # no right to read, or a problem that the command itself reports
         return None
+    here = client.access.option
+    remedy = (
+        f"Nothing starts, stops or restarts until one does: `fairlead operator{here}` runs one from here, "
+        f"`fairlead install{here}` puts it into the cluster."
+    )
     if not leases:
-        return f"No operator has ever run on this cluster. {REMEDY}"
+        return f"No operator has ever run on this cluster. {remedy}"
     holders = [holder for lease in leases if (holder := _holder(lease)) is not None]
     if not holders:
-        return f"No operator runs on this cluster: the last one has stopped. {REMEDY}"
+        return f"No operator runs on this cluster: the last one has stopped. {remedy}"
     youngest = min(holders, key=lambda holder: holder.age_s)
     if youngest.leads:
         return None
     ago = describe_duration(youngest.age_s)
-    return f"No operator runs on this cluster: its Lease was last renewed {ago} ago. {REMEDY}"
+    return f"No operator runs on this cluster: its Lease was last renewed {ago} ago. {remedy}"
 
 
 def rules_there(client: Client) -> SchedulingPolicy:

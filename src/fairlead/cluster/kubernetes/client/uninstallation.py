@@ -27,6 +27,7 @@ from fairlead.cluster.kubernetes.names import (
 )
 from fairlead.cluster.kubernetes.operator.runs.run_record import FINALIZER
 from fairlead.errors import ClusterError
+from fairlead.text.quantities import plural as counted
 
 Tell = Callable[[Done], None]
 _BY_HELM = "Use `helm uninstall {release}`; then `fairlead uninstall` removes the kinds, which Helm leaves."
@@ -109,7 +110,7 @@ def uninstall(
     for content in definitions():
         place, num = place_of(content), in_use.get(content["spec"]["names"]["plural"], 0)
         if num:
-            did(place, Outcome.LEFT, f"{num} of them exist, and would be deleted with it")
+            did(place, Outcome.LEFT, f"{counted(num, 'object')} of it would be deleted with it")
         elif _removed(client, place, timeout_s):
             did(place)
     report.left = [*elsewhere, *_remarks(client, in_use)]
@@ -163,8 +164,8 @@ def _delete_runs(client: Client, namespace: str, timeout_s: float) -> Iterator[P
     if not until(are_gone, timeout_s):
         names = [f"{run['metadata']['namespace']}/{run['metadata']['name']}" for run in _runs(client)]
         raise ClusterError(
-            f"{len(names)} runs are still being stopped after {timeout_s:g} s: {_some(names)}. Nothing else was "
-            "removed; call `fairlead uninstall --with-runs` again, or give a longer `--timeout`."
+            f"{counted(len(names), 'run')} still being stopped after {timeout_s:g} s: {_some(names)}. Nothing else was "
+            f"removed; call `fairlead uninstall --with-runs{client.access.option}` again, or give a longer `--timeout`."
         )
     yield from runs
 
@@ -247,21 +248,21 @@ def _removed(client: Client, place: Place, timeout_s: float) -> bool:
 
 def _remarks(client: Client, in_use: dict[str, int]) -> list[str]:
     """Return remarks on what remains, each with the command that removes it."""
-    left = []
+    left, here = [], client.access.option
     num_runs = sum(in_use.get(plural(kind), 0) for kind in workload_kinds())
     if num_runs:
         left.append(
-            f"{num_runs} runs stay, without an operator; their pods keep running. "
-            "`fairlead uninstall --with-runs` deletes them too."
+            f"Left without an operator: {counted(num_runs, 'run')}; pods keep running. "
+            f"`fairlead uninstall --with-runs{here}` deletes runs too."
         )
     left += [
-        f"{in_use[plural]} {plural} stay; `kubectl delete {plural}.{GROUP} --all` removes them."
-        for plural in ("teams", "pools")
-        if in_use.get(plural)
+        f"Left: {counted(in_use[f'{noun}s'], noun)}; `kubectl delete {noun}s.{GROUP} --all{here}` deletes all."
+        for noun in ("team", "pool")
+        if in_use.get(f"{noun}s")
     ]
     costs = _listed(client, "/api/v1/configmaps", {"labelSelector": COSTS})
     if costs:
-        left.append(f"The costs of each day stay; `kubectl delete configmaps -A -l {COSTS}` removes them.")
+        left.append(f"The costs of each day stay; `kubectl delete configmaps -A -l {COSTS}{here}` removes them.")
     spaces = [each["metadata"]["name"] for each in _listed(client, "/api/v1/namespaces", _LABELLED)]
     if spaces:
         left.append(f"The namespaces of teams stay, with all that is in them: {_some(spaces)}.")

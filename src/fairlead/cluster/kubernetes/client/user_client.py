@@ -388,7 +388,7 @@ class UserClient:
         except ApiError as error:
             if error.status == 404:
                 raise NotFound(f"The run {name} is not there any more.") from error
-            raise _explained(error, namespace) from error
+            raise _explained(error, namespace, self.client) from error
 
     def set_intent(self, uid: str, intent: Intent) -> AnyWorkload:
         namespace, _, _ = self._key(uid)
@@ -486,7 +486,9 @@ class UserClient:
                 f"There is no run named {name!r} in the namespace {namespace!r}, which is looked at without a team; "
                 f"{'there is' if len(elsewhere) == 1 else 'there are'} {told}{more}. Give it with its team."
             )
-        raise unknown(name, [run.spec.name for run in runs], where=f" in the namespace {namespace!r}")
+        raise unknown(
+            name, [run.spec.name for run in runs], where=f" in the namespace {namespace!r}", options=self._options
+        )
 
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
         try:
@@ -503,7 +505,7 @@ class UserClient:
             )
         except ApiError as error:
             if error.status != 403:
-                raise _explained(error, self.namespace) from error
+                raise _explained(error, self.namespace, self.client) from error
             found = self._objects(self.namespace)
         return tuple(self._known(each.workload) for each in found if each.workload is not None), _events(found, 0)
 
@@ -634,7 +636,7 @@ class UserClient:
                 content = self.client.get(objects_path(kind, namespace, name))
             except ApiError as error:
                 if error.status != 404:
-                    raise _explained(error, namespace) from error
+                    raise _explained(error, namespace, self.client) from error
                 content = {}
             known = self._run_costs[workload.uid] = time.monotonic(), read_cost(content.get("status") or {})
         return known[1]
@@ -669,7 +671,7 @@ class UserClient:
         except ApiError as error:
             if error.status in (404, 409):
                 return False
-            raise _explained(error, found.namespace) from error
+            raise _explained(error, found.namespace, self.client) from error
         return True
 
     def sweep(self) -> None:
@@ -739,7 +741,7 @@ class UserClient:
         watch = self._watch(namespace, kind)
         if watch is not None:
             if isinstance(watch.trouble, ApiError) and watch.trouble.status in (401, 403):
-                raise _explained(watch.trouble, namespace)
+                raise _explained(watch.trouble, namespace, self.client)
             found = watch.get(f"{namespace}/{name}")
         else:
             found = self._read(namespace, name, kind)
@@ -758,7 +760,7 @@ class UserClient:
             query = {"labelSelector": labels} if labels else {}
             return tuple(map(read_workload, items_of(self.client, kind, namespace, query)))
         except ApiError as error:
-            raise _explained(error, namespace) from error
+            raise _explained(error, namespace, self.client) from error
 
     def _runs(self, namespace: str, labels: str = "") -> list[AnyWorkload]:
         found = self._objects(namespace, labels)
@@ -784,7 +786,7 @@ class UserClient:
             found = [each for kind in workload_kinds() for each in items_of(self.client, kind, None, query)]
         except ApiError as error:
             if error.status != 403:
-                raise _explained(error, self.namespace) from error
+                raise _explained(error, self.namespace, self.client) from error
             return []
         return sorted({str(each["metadata"]["namespace"]) for each in found})
 
@@ -794,7 +796,7 @@ class UserClient:
         except ApiError as error:
             if (error.status == 404 and f'"{name}" not found' in error.said) or is_unknown_kind(kind, error):
                 return None
-            raise _explained(error, namespace) from error
+            raise _explained(error, namespace, self.client) from error
 
 
 def _may_change(spec: WorkloadSpec) -> bool:
@@ -862,9 +864,10 @@ def _notes(given: Training, complete: Training) -> list[str]:
     return notes
 
 
-def _explained(error: ApiError, namespace: str) -> ClusterError:
+def _explained(error: ApiError, namespace: str, client: Client) -> ClusterError:
     if error.status == 404:
-        return ClusterError("This cluster does not know Fairlead's kinds. `fairlead install` sets them up.")
+        install = f"fairlead install{client.access.option}"
+        return ClusterError(f"This cluster does not know Fairlead's kinds. `{install}` sets them up.")
     if error.status == 403:
         return NotAllowed(
             f"Your account may not look at runs in the namespace {namespace!r}: {error.said}. Ask for the role "

@@ -305,7 +305,7 @@ class KubernetesCluster:
                 return self.client.create(objects_path(kind, spec.team), body)
             except ApiError as error:
                 if error.reason != "AlreadyExists":
-                    raise _explained(error, spec) from error
+                    raise _explained(error, spec, self.client) from error
             there = self._read(kind, spec.team, spec.name)
             if there is not None:
                 content, found = there
@@ -887,14 +887,15 @@ def _run_of(found: AnyObject) -> AnyWorkload:
     return found.workload
 
 
-def _explained(error: ApiError, spec: WorkloadSpec) -> ClusterError:
+def _explained(error: ApiError, spec: WorkloadSpec, client: Client) -> ClusterError:
     if error.status == 404 and "namespaces" in error.said:
         return ClusterError(
             f"There is no namespace {spec.team!r} for the run {spec.name!r}. Create it, apply a Team of that name, or "
             "choose another with `--namespace`."
         )
     if error.status == 404:
-        return ClusterError("This cluster does not know Fairlead's kinds. `fairlead install` sets them up.")
+        install = f"fairlead install{client.access.option}"
+        return ClusterError(f"This cluster does not know Fairlead's kinds. `{install}` sets them up.")
     if error.status == 422:
         return ClusterError(f"{spec.name}: the API server refuses it: {error.said}")
     return error

@@ -143,7 +143,7 @@ class Informers:
                     since, first = refusals.setdefault(cache.path, (now, trouble))
                     if trouble is not first and now - since > REFUSED_S:
                         self.stop()
-                        raise _explained(trouble)
+                        raise _explained(trouble, self.client)
                 if now - begun > SYNC_S and not cache.is_synced:
                     self.stop()
                     raise trouble or ClusterError(f"{cache.path} could not be listed within {SYNC_S:.0f} s")
@@ -565,9 +565,10 @@ def _essence(node: NodeObject) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _explained(error: ApiError) -> ClusterError:
+def _explained(error: ApiError, client: Client) -> ClusterError:
     if error.status == 404:
+        install = f"fairlead install{client.access.option}"
         return ClusterError(
-            "This cluster does not know Fairlead's kinds. `fairlead install` sets them up (or ask an administrator)."
+            f"This cluster does not know Fairlead's kinds. `{install}` sets them up (or ask an administrator)."
         )
     return error
