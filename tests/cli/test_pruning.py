@@ -55,6 +55,16 @@ def test_content_of_a_deleted_model_version_is_removed_as_its_deletion_says(
     assert len(names(several)) == 5
 
 
+def test_doctor_reports_a_file_keep_that_cannot_be_used(call: Call, several: Past, desk: Path) -> None:
+    file = desk / "home" / "keep"
+    file.write_text("last: 20\n")
+    assert call("doctor").code == 0
+    file.write_text("las: 20\n")
+    found = call("doctor")
+    assert found.code == 1
+    assert f'keep           {file}: "las: 20" is not one line each of for, last.' in found.out
+
+
 def test_costs_of_days_are_those_of_a_cluster(call: Call, several: Past) -> None:
     refused = call("prune", "--costs", "400d")
     assert refused.code == 2

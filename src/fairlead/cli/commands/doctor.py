@@ -99,7 +99,14 @@ def _here() -> list[Finding]:
     except ClusterError as error:
         return [*findings, Finding(what="state", ok=False, says=str(error))]
     try:
-        return [*findings, _state(cluster), _policy(cluster), _supervisor(cluster), *_haproxy(cluster)]
+        return [
+            *findings,
+            _state(cluster),
+            _policy(cluster),
+            *_retention(cluster),
+            _supervisor(cluster),
+            *_haproxy(cluster),
+        ]
     finally:
         cluster.close()
 
@@ -115,6 +122,15 @@ def _policy(cluster: LocalCluster) -> Finding:
     name = next(name for name, each in POLICIES.items() if each == rules)
     described = f"; {plural(len(teams), 'team')} described in {home.teams}" if teams else ""
     return Finding(what="policy", ok=True, says=f"pending runs are scheduled by the policy `{name}`{described}")
+
+
+def _retention(cluster: LocalCluster) -> list[Finding]:
+    """Check the optional file by which old runs are removed; return a finding only if it cannot be used."""
+    try:
+        cluster.keeps()
+    except ClusterError as error:
+        return [Finding(what="keep", ok=False, says=str(error))]
+    return []
 
 
 def _python() -> Finding:
