@@ -116,7 +116,7 @@ def test_paused_trials_go_on_from_their_checkpoints_whatever_is_killed(
     assert not [line for line in starts if "overlaps" in line], "two programs of one trial were alive at once"
     assert max(Counter(line.rpartition(" ")[0] for line in starts).values()) == 1, "an attempt was started twice"
     assert {line.split()[0] for line in starts} == {f"rates-{number}" for number in range(num_trials)}
-    promoted = {name for text in events for name in re.findall(r"(rates-\d+) goes on: ", text)}
+    promoted = {name for text in events for name in re.findall(r"(rates-\d+) continues: ", text)}
     assert promoted, events
     for name in promoted:
         assert any(line.startswith(f"{name} ") and not line.endswith(" 0") for line in starts), (name, starts)

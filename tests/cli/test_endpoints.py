@@ -53,7 +53,7 @@ def test_an_endpoint_that_never_serves_is_told_with_its_reason_until_its_time_is
     assert call("run", "broken.yaml").code == 1
     assert len(set(clock.said)) == len(clock.said)
     end, remedy = clock.said[-2:]
-    assert end.startswith("broken is not ready after 2m, and goes on trying: 0 of 1 replica of r1 is ready; broken-r1")
+    assert end.startswith("broken is not ready after 2m, and keeps trying: 0 of 1 replica of r1 is ready; broken-r1")
     assert "`fairlead logs broken` shows why" in remedy
 
 
@@ -129,7 +129,7 @@ def test_plan_tells_what_run_makes_of_an_endpoint_whose_code_or_keys_were_edited
     file.write_text(f"{HELLO}replicas: 2\n")
     grown = call("plan", "hello.yaml")
     assert grown.code == 1
-    assert "would change it, and r2 goes on: none of its replicas is replaced\n" in grown.out
+    assert "would change it, and r2 continues: none of its replicas is replaced\n" in grown.out
     assert grown.out.endswith("KEY       WAS  IS\nreplicas  1    2\n")
 
     # What was there before comes back, and what is another again is tried first.

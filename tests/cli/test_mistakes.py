@@ -310,7 +310,7 @@ def test_a_run_goes_on_when_nobody_reads_its_output_any_more(process: Call, desk
     ended = process(shell="set -o pipefail; {fairlead} run -- python slow.py | head -n 1")
     assert ended.code == 130
     assert ended.out == "0\n"
-    assert "Detached; slow goes on." in ended.err
+    assert "Detached; slow continues." in ended.err
     assert process("attach", "slow").code == 0
     assert (desk / "end").exists()
 

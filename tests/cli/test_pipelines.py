@@ -185,7 +185,7 @@ def test_a_driver_that_was_stopped_by_itself_goes_on_with_its_pipeline_and_not_w
     assert call("attach", "p").code == 1
     assert "`fairlead resume p` continues it." in call("status", "p").out
     told = call("resume", "p-driver")
-    assert (told.code, "`fairlead resume p` goes on with both" in told.err) == (6, True)
+    assert (told.code, "`fairlead resume p` continues both" in told.err) == (6, True)
     (desk / "go").touch()
     assert call("resume", "p").code == 0
     assert call("attach", "p").code == 0

@@ -37,7 +37,7 @@ def seen(past: Past, run: Workload) -> Workload:
 def test_a_key_given_anew_is_shown_kept_and_wanted(call: Call, past: Past, failed: Workload) -> None:
     answer = call("resume", "fox", "--set", "resources.memory=2Gi")
     assert answer.code == 0, answer.err
-    assert "fox changes:\n  resources.memory: 1Gi -> 2Gi\nfox goes on." in answer.err
+    assert "fox changes:\n  resources.memory: 1Gi -> 2Gi\nfox continues." in answer.err
     after = seen(past, failed)
     assert (after.intent, after.spec.resources.memory_bytes) == (Intent.RUN, 2 * GIB)
     (_, _, told) = past.cluster.events(failed.uid)[-3:]

@@ -288,7 +288,7 @@ def test_status_and_its_json_tell_of_saves_that_fail(call: Call, past: Past, mon
     assert "8 saves failed: disk full" in listed
     told = call("status", "net").out
     assert "  warning      no checkpoint for 11m 4" in told
-    assert "Until one is complete, a restart goes on from the beginning." in told
+    assert "Until one is complete, a restart continues from the beginning." in told
     found = json.loads(call("status", "net", "--json").out)
     assert found["warning"]["code"] == "CheckpointFailing"
     assert found["progress"]["saves_failed"] == 8

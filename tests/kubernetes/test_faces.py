@@ -224,7 +224,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on(desk: Desk, operator: None) -> None
         follower.send_signal(signal.SIGINT)
         assert follower.wait(20) == 130
         assert follower.stderr is not None
-        assert "Detached; long goes on." in follower.stderr.read()
+        assert "Detached; long continues." in follower.stderr.read()
     assert json.loads(desk("status", "long", "--json").out)["phase"] == "Running"
     shown = desk("status", f"{desk.namespace}/long", "--context", "test", "-n", "default").out
     assert f"`fairlead stop {desk.namespace}/long --context=test --namespace=default`" in shown

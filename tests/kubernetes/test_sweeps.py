@@ -131,7 +131,7 @@ def test_a_trial_pauses_at_a_rung_and_is_promoted_by_the_next_operator_as_by_thi
         assert "1 paused" in kubectl("get", "sweep", "grid")
         report(operator, "grid-1", step=1, loss=6.0)
         until(lambda: trials(grid_0="Running 1", grid_1="Stopped 0", grid_2="Running 0"))
-        until(lambda: "grid-0 goes on: its loss at step 1, 5, is among" in kubectl("describe", "sweep", "grid"))
+        until(lambda: "grid-0 continues: its loss at step 1, 5, is among" in kubectl("describe", "sweep", "grid"))
     with operating(access, namespace) as operator:
         report(operator, "grid-0", step=2, loss=1.0)
         until(lambda: trials(grid_0="Stopped 1", grid_1="Stopped 0", grid_2="Running 0", grid_3="Running 0"))

@@ -79,7 +79,7 @@ def test_saves_that_fail_are_told_with_their_number_and_cause() -> None:
         Code.CHECKPOINT_FAILING, "no checkpoint for 12m: 8 saves failed: disk full"
     )  # fmt: skip
     assert found.remedy is not None
-    assert "a restart goes on from step 900" in found.remedy
+    assert "a restart continues from step 900" in found.remedy
 
 
 def test_what_a_start_before_said_does_not_count() -> None:

@@ -55,8 +55,8 @@ def test_both_runs_are_told_why() -> None:
     assert away.event is not None
     assert away.event.reason.code is Code.MOVED
     assert away.event.reason.message == (
-        "moves to n1, where its place is kept, so that wide fits, which needs 1 node; it saves first and goes on from "
-        "there"
+        "moves to n1, where its place is kept, so that wide fits, which needs 1 node; it saves first and continues "
+        "from there"
     )
     assert [order.grace_s for order in away.terminate] == [30.0]
     assert first.status is not None

@@ -188,7 +188,7 @@ def test_room_is_told_first_then_taken_when_it_has_lasted() -> None:
         Phase.STOPPING, Code.RESIZED, Phase.PENDING
     )  # fmt: skip
     assert stopping.reason.message == (
-        "grows from 2 to 4 of 1..4 nodes, which have been free for 5m; goes on from a checkpoint"
+        "grows from 2 to 4 of 1..4 nodes, which have been free for 5m; continues from a checkpoint"
     )
 
 
@@ -251,7 +251,7 @@ def test_a_gang_gives_nodes_up_to_a_higher_priority_rather_than_another_is_stopp
     found = changes(look(gang, other, waiting("urgent", 2, priority=5)))
     assert set(found) == {"e", "urgent"}
     assert status_of(found["e"]).reason.message == (
-        "makes room for urgent of team default: of its 3 nodes it keeps at least 1; goes on from a checkpoint"
+        "makes room for urgent of team default: of its 3 nodes it keeps at least 1; continues from a checkpoint"
     )
     assert len(found["e"].terminate) == 3
     assert status_of(found["urgent"]).reason.message.endswith("starts when e has saved its work and changed its size")

@@ -100,7 +100,7 @@ def with_facts(**last: float) -> list[Sample]:
             samples(*[0.1] * 10, active_at=NOW, cores=0.97),
             "its processor cores are 97% busy, so that what prepares its data is short of them",
         ),
-        (with_facts(step=50, loading_s=20.0), "it goes on, with 50 steps, and is idle between or within them"),
+        (with_facts(step=50, loading_s=20.0), "it continues, with 50 steps, and is idle between or within them"),
     ],
 )
 def test_the_cause_is_named_where_it_is_known(found: list[Sample], said: str) -> None:
@@ -121,7 +121,7 @@ def test_it_is_told_with_the_dollars_of_what_is_idle() -> None:
     assert found.code is Code.IDLE
     # Two GPUs of four, 80 % idle, of a node for $8 an hour.
     assert found.message == (
-        "its GPUs were 20% busy in the last 15m: it goes on, with 40 steps, and is idle between or within them; "
+        "its GPUs were 20% busy in the last 15m: it continues, with 40 steps, and is idle between or within them; "
         "what is idle costs $3.20 an hour"
     )
     assert reason(running(None), (PRICED,)) is None

@@ -197,7 +197,7 @@ def test_changed_values_stay_in_their_ranges_and_most_are_near() -> None:
         ({"parallel": ""}, "pbt compares trials that run side by side"),
         ({"parallel": "3"}, "give how many, at least 4"),
         ({"trials": "6"}, "fewer than run side by side, 8"),
-        ({"trial": "{run: train}"}, "pbt goes on from checkpoints"),
+        ({"trial": "{run: train}"}, "pbt continues from checkpoints"),
         ({"trial": "{run: train, checkpoint: {every: 5 steps, from: other}}"}, "with pbt a trial begins from"),
         ({"sampler": "grid", "parameters": "{a: 1..8}"}, "pbt changes the values of trials as they run"),
     ],

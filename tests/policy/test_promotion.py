@@ -95,7 +95,7 @@ def test_paused_trials_go_on_from_where_they_were_and_each_trial_is_submitted_on
         each.startswith("TrialPaused: ") and "was paused by asha: its loss at step 3 was" in each
         for each in world.events
     )  # fmt: skip
-    assert any(each.startswith("TrialPromoted: ") and "goes on: its loss at step" in each for each in world.events)
+    assert any(each.startswith("TrialPromoted: ") and "continues: its loss at step" in each for each in world.events)
     assert "40 of 40 trials are over (" in world.sweep.status.reason.message
     assert "paused" not in world.sweep.status.reason.message
     states = {each.state for each in trials_of(world.sweep, Family(children=world.trials))}

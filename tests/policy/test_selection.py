@@ -216,7 +216,7 @@ def test_a_smaller_run_restarts_where_the_chosen_lie_in_the_wrong_places() -> No
     assert found["cheap"].next_phase is Phase.PENDING
     assert found["cheap"].moved_at == NOW
     assert found["cheap"].reason.message == (
-        "makes room for wide, which needs it in one piece; goes on from its checkpoint elsewhere"
+        "makes room for wide, which needs it in one piece; continues from its checkpoint elsewhere"
     )
     assert found["wide"].reason.message.endswith("starts when cheap has saved its work and left")
 

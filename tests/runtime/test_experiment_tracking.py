@@ -148,7 +148,7 @@ def test_a_tracker_that_is_away_is_told_once_and_gets_everything_later(tmp_path:
     own.end("FAILED")
     assert steps(target) == [1, 2]
     assert target.ended == ["FAILED"]
-    away = "MLflow does not answer: refused; up to 10,000 points wait for it, and the run goes on."
+    away = "MLflow does not answer: refused; up to 10,000 points wait for it, and the run continues."
     assert sorted(events(tmp_path)) == sorted([away, "Metrics are sent to MLflow: there", "MLflow answers again."])
 
 

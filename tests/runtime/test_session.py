@@ -291,7 +291,7 @@ def test_save_function_that_fails_costs_the_checkpoint_only(
         run.checkpoint(1, save=save, force=True)
     assert {message for kind, message in read_events(tmp_path) if kind == "CheckpointFailed"} == {
         f"The checkpoint of step 1 could not be saved in {to}: ValueError: not today; {then}."
-        for then in ("the training goes on", "the program ends without it")
+        for then in ("the training continues", "the program ends without it")
     }
 
 

@@ -25,6 +25,7 @@ PARSERS_ALONE = (
     "`engine: knative`",
     "`engine: seldon`",
     "`engine: katib`",
+    "`overflow` already says which replicas use spot",
     "no metric is given",
     "it is for Fairlead's own scaling",
     "it is for the cluster's own autoscaler",
@@ -135,7 +136,7 @@ PARSERS_ALONE = (
     "given; give two to",
     "pbt compares trials that run",
     "pbt changes the values",
-    "pbt goes on from checkpoints",
+    "pbt continues from checkpoints",
     "with pbt a trial begins",
     "it is the queue of an engine",
     "needs the LocalQueue",
@@ -239,6 +240,7 @@ DOCUMENTS = st.sampled_from(list(KINDS)).flatmap(lambda kind: short(kind) | kube
 @given(DOCUMENTS)
 @example({"apiVersion": API_VERSION, "kind": "Team", "metadata": {"name": "a"}, "spec": {"members": None}})
 @example({"kind": "Team", "name": "a", "members": None})
+@example({"kind": "Serving", "capacity": {"spot": True, "overflow": "spot"}})
 @example({"kind": "Pool", "name": "a", "nodes": 1, "hardware": {"cpu": 1, "memory": "1Gi"}, "peaks": {}})
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_one_refuses_the_other_refuses(document: dict[str, Any]) -> None:

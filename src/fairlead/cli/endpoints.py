@@ -149,7 +149,7 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
         why = now.status.reason.message
         if asked is not None and detail.serving is None and time.time() >= asked.created_at + now.spec.ready_within_s:
             within = format_duration(now.spec.ready_within_s)
-            message(f"{name} is not ready after {within}, and goes on trying: {why}")
+            message(f"{name} is not ready after {within}, and keeps trying: {why}")
             message(f"`fairlead logs {name}` shows why. Correct the spec and run it again, or `fairlead stop {name}`.")
             return 1
         kind = re.sub(r"\d+", "", why)  # ports, exit codes and waits differ with each start, without new information

@@ -61,7 +61,7 @@ def follow(cluster: ClusterClient, runs: list[AnyWorkload], *, json_: bool = Fal
     except (KeyboardInterrupt, BrokenPipeError) as error:
         if isinstance(error, BrokenPipeError):
             discard(sys.stdout)
-        what = f"{runs[0].spec.name} goes on" if len(runs) == 1 else f"{len(runs)} runs go on"
+        what = f"{runs[0].spec.name} continues" if len(runs) == 1 else f"{len(runs)} runs continue"
         again = cluster.named(*runs)
         message(f"\nDetached; {what}. `fairlead attach {again}` follows again, `fairlead stop {again}` stops.")
         return DETACHED

@@ -112,7 +112,7 @@ def describe_revision(outlook: RevisionOutlook) -> str:
         return f"`fairlead run` would make another revision, {outlook.name}{place}"
     if place:
         return f"`fairlead run` would bring back {outlook.name}{place}"
-    return f"`fairlead run` would change it, and {outlook.name} goes on: none of its replicas is replaced"
+    return f"`fairlead run` would change it, and {outlook.name} continues: none of its replicas is replaced"
 
 
 def _what(spec: WorkloadSpec) -> tuple[str, str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairlead.runtime.metric_lines import MetricLines
 
 MAX_LINE_BYTES = 1024 * 1024
-GOES_ON = b" ... [longer than 1 MiB: the line goes on below]"
+GOES_ON = b" ... [longer than 1 MiB: the line continues below]"
 MAX_TAIL_LINES = 40
 MAX_TAIL_LINE_BYTES = 4 * 1024
 PROGRESS_PERIOD_S = 0.2

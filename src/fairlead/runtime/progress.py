@@ -232,7 +232,7 @@ class Reporter:
     def _complain(self, error: OSError) -> None:
         if not self._mute:
             self._mute = True
-            print(f"fairlead: progress cannot be written ({error}); the training goes on without it", file=sys.stderr)
+            print(f"fairlead: progress cannot be written ({error}); the training continues without it", file=sys.stderr)
 
 
 def _most_rest_s(directory: Path) -> float:

@@ -778,7 +778,7 @@ class Run:
         """Report a save into memory; as there are many, only the first one and the first failure are events."""
         if saved.problem is not None:
             if not self._memory_fails:
-                told = f"Step {saved.step} could not be saved in memory: {saved.problem}; the training goes on."
+                told = f"Step {saved.step} could not be saved in memory: {saved.problem}; the training continues."
                 self._note("MemoryCheckpointFailed", told, warn=True)
             self._memory_fails = True
             return
@@ -859,7 +859,7 @@ class Run:
         elif self.stop_requested or self._is_ending:
             then = "the program ends without it"
         else:
-            then = "the training goes on"
+            then = "the training continues"
         self._note(
             "CheckpointFailed",
             f"The checkpoint of step {saved.step} could not be saved{place}: {problem}; {then}.",

@@ -322,7 +322,7 @@ class Sweep:
             yield "sampler", "pbt changes the values of trials as they run, which grid does not; use random"
         checkpoint = self.trial.checkpoint
         if not checkpoint.is_periodic:
-            yield "prune", "pbt goes on from checkpoints; give `checkpoint: {every: 10 steps}` in the trial"
+            yield "prune", "pbt continues from checkpoints; give `checkpoint: {every: 10 steps}` in the trial"
         if checkpoint.origin is not None:
             yield "trial", "checkpoint.from: with pbt a trial begins from the checkpoint of another; leave it out"
 

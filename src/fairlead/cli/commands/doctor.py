@@ -212,9 +212,7 @@ def _supervisor(cluster: LocalCluster) -> Finding:
     if cluster.supervisor_answers(ANSWER_S) or not cluster.supervisor_alive():
         return Finding(what="supervisor", ok=True, says=says)
     remedy = f"`kill -CONT {pid}` if a signal stopped it; else `kill -9 {pid}`: the next command starts another."
-    unheard = (
-        f"{says} does not answer within {ANSWER_S:.0f} s; what runs goes on, but nothing starts, stops or restarts"
-    )
+    unheard = f"{says} does not answer within {ANSWER_S:.0f} s; runs continue, but nothing starts, stops or restarts"
     return Finding(what="supervisor", ok=False, says=unheard, remedy=remedy)
 
 

@@ -209,7 +209,7 @@ def _describe_revision(revision: Revision) -> list[str]:
     name, outlook = revision.run.spec.name, revision.outlook
     rows = table([("KEY", "WAS", "IS"), *((each.key, each.old, each.new) for each in revision.differences)])
     if outlook is None:
-        return [f"{name}: `fairlead run` would give it this spec, by which it goes on from then", rows]
+        return [f"{name}: `fairlead run` would give it this spec, by which it continues from then", rows]
     from fairlead.cli.plan_differences import describe_revision
 
     return [f"{name}: {describe_revision(outlook)}", rows, *(f"{name}: {sentence}" for sentence in outlook.rollout)]

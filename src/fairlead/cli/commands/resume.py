@@ -87,7 +87,7 @@ def resume(
         cluster.set_intent(run.uid, Intent.RUN)
     cluster.nudge()
     for run in runs:
-        message(f"{run.spec.name} goes on. Follow it with `fairlead attach {cluster.named(run)}`.")
+        message(f"{run.spec.name} continues. Follow it with `fairlead attach {cluster.named(run)}`.")
     if json_:
         print(as_json([run_json(cluster.get(run.uid)) for run in runs]))
 
@@ -99,7 +99,7 @@ def _refuse_lone_driver(cluster: ClusterClient, run: AnyWorkload) -> None:
     pipeline = cluster.get(run.parent)
     if pipeline.status.phase.is_final:
         name = pipeline.spec.name
-        raise Conflict(f"{run.spec.name} runs the steps of {name}; `fairlead resume {name}` goes on with both.")
+        raise Conflict(f"{run.spec.name} runs the steps of {name}; `fairlead resume {name}` continues both.")
 
 
 def _waits_for_resume(run: AnyWorkload) -> bool:

@@ -49,7 +49,7 @@ ALERTS = (
         wait="5m",
         severity="critical",
         summary="No supervisor or operator is running: nothing is started, restarted or stopped.",
-        remedy="`fairlead doctor` says why; any command that submits starts the supervisor of a machine again.",
+        remedy="`fairlead doctor` says why. On one machine the next `fairlead run` starts the supervisor again.",
     ),
     Alert(
         name="FairleadMetricsAbsent",
@@ -57,7 +57,7 @@ ALERTS = (
         wait="10m",
         severity="warning",
         summary="Fairlead's metrics are not scraped.",
-        remedy="See that `fairlead metrics --port`, or the operator, runs and is a target of Prometheus.",
+        remedy="Check that `fairlead metrics --port`, or the operator, runs and is a target of Prometheus.",
     ),
     Alert(
         name="FairleadDecisionsSlow",
@@ -66,8 +66,8 @@ ALERTS = (
         ),
         wait="10m",
         severity="warning",
-        summary="A decision takes more than 2 s: starts and restarts are late by that.",
-        remedy="Look at the processor of the loop, and at how many runs wait.",
+        summary="A decision takes more than 2 s, which delays starts and restarts.",
+        remedy="Check the CPU usage of the supervisor or operator, and how many runs wait.",
     ),
     Alert(
         name="FairleadNodeNotReady",
@@ -75,15 +75,15 @@ ALERTS = (
         wait="5m",
         severity="warning",
         summary="Node {{ $labels.node }} is not ready.",
-        remedy="Its runs go on elsewhere where there is room. Repair the node, or remove it.",
+        remedy="Its runs restart on other nodes if there is room. Repair or remove the node.",
     ),
     Alert(
         name="FairleadNodesFail",
         expr='sum(increase(fairlead_restarts_total{reason=~"NodeLost|PodLost|NodeReclaimed"}[1h])) > 2.5',
         wait="0m",
         severity="warning",
-        summary="Three starts or more were lost with their nodes within an hour.",
-        remedy="`fairlead events` names the nodes. Cordon one that fails again and again.",
+        summary="At least three attempts of runs lost their nodes within an hour.",
+        remedy="`fairlead events` names the nodes. Cordon a node that fails repeatedly.",
     ),
     Alert(
         name="FairleadQueueWaitsLong",
@@ -91,7 +91,7 @@ ALERTS = (
         wait="0m",
         severity="info",
         summary="A run of team {{ $labels.team }} has waited for more than four hours.",
-        remedy="`fairlead queue` says why, and when it is expected to start.",
+        remedy="`fairlead queue` shows why, and when it is expected to start.",
     ),
     Alert(
         name="FairleadWaitsForMoney",
@@ -107,7 +107,7 @@ ALERTS = (
         wait="0m",
         severity="warning",
         summary=f"Run {RUN} has held its nodes for 15 minutes without starting.",
-        remedy="`fairlead status` says what it waits for: an image, a volume, a node.",
+        remedy="`fairlead status` shows what it waits for, such as an image, a volume or a node.",
     ),
     Alert(
         name="FairleadRunSilent",
@@ -115,23 +115,23 @@ ALERTS = (
         wait="0m",
         severity="warning",
         summary=f"Run {RUN} has reported no progress for 30 minutes.",
-        remedy="`fairlead logs` shows its last lines; with `stall_timeout` it is restarted by itself, with the stacks.",
+        remedy="`fairlead logs` shows its last lines. `stall_timeout` logs the stacks of such a run and restarts it.",
     ),
     Alert(
         name="FairleadRunRestartsOften",
         expr=f"{_OF_RUN} (max_over_time(fairlead_run_starts[1h]) - min_over_time(fairlead_run_starts[1h])) >= 3",
         wait="0m",
         severity="warning",
-        summary=f"Run {RUN} was restarted three times or more within an hour.",
-        remedy="`fairlead events` says why each time.",
+        summary=f"Run {RUN} was restarted at least three times within an hour.",
+        remedy="`fairlead events` shows the reason of each restart.",
     ),
     Alert(
         name="FairleadRunsFail",
         expr='sum(increase(fairlead_runs_finished_total{phase="Failed"}[1h])) > 2.5',
         wait="0m",
         severity="warning",
-        summary="Three runs or more failed within an hour.",
-        remedy="`fairlead status --phase Failed` lists them. Several at once often have one cause.",
+        summary="At least three runs failed within an hour.",
+        remedy="`fairlead status --phase Failed` lists them. They may have a common cause.",
     ),
     Alert(
         name="FairleadCheckpointLate",
@@ -139,7 +139,7 @@ ALERTS = (
         wait="5m",
         severity="warning",
         summary=f"Checkpoints of run {RUN} are overdue by its spec.",
-        remedy="`fairlead status` says how late they are, and why.",
+        remedy="`fairlead status` shows how late they are, and why.",
     ),
     Alert(
         name="FairleadSavesFail",
@@ -147,7 +147,7 @@ ALERTS = (
         wait="5m",
         severity="critical",
         summary=f"Run {RUN} cannot save its checkpoints.",
-        remedy="`fairlead status` says why; a full disk, most often.",
+        remedy="`fairlead status` shows why. The most common cause is a full disk.",
     ),
     Alert(
         name="FairleadGoodputLow",
@@ -158,7 +158,7 @@ ALERTS = (
         wait="15m",
         severity="warning",
         summary=f"Less than 70 % of what run {RUN} held was useful.",
-        remedy="`fairlead status` itemises the rest: long starts, work that is redone, stalls.",
+        remedy="`fairlead status` divides the rest into starts, repeated work and stalls.",
     ),
     Alert(
         name="FairleadGpusIdle",
@@ -166,7 +166,7 @@ ALERTS = (
         wait="0m",
         severity="info",
         summary=f"GPUs of run {RUN} were less than half busy for 15 minutes.",
-        remedy="Look at data loading first; a run that is silent or saves as well has its cause there.",
+        remedy="Check data loading first, unless the run also reports no progress or saves checkpoints.",
     ),
     Alert(
         name="FairleadGpuHot",
@@ -174,7 +174,7 @@ ALERTS = (
         wait="10m",
         severity="warning",
         summary="GPU {{ $labels.gpu }} of {{ $labels.node }} is hotter than 88 degrees.",
-        remedy="It slows down to cool. Look at fans and air.",
+        remedy="It may reduce its clock. Check the fans and the airflow of the node.",
     ),
     Alert(
         name="FairleadBudgetNearlySpent",
@@ -182,7 +182,7 @@ ALERTS = (
         wait="0m",
         severity="info",
         summary="Team {{ $labels.team }} has spent more than 80 % of its budget for this month.",
-        remedy="`fairlead cost --by model` says for what.",
+        remedy="`fairlead cost --by model` shows for what.",
     ),
     Alert(
         name="FairleadBudgetSpent",
@@ -200,15 +200,15 @@ ALERTS = (
         wait="0m",
         severity="info",
         summary=f"Run {RUN} has cost more than 90 % of its `max_cost`.",
-        remedy="It saves a checkpoint and ends at the limit; `fairlead resume --set max_cost=...` goes on.",
+        remedy="It saves a checkpoint and ends at the limit; `fairlead resume` with `--set max_cost=...` continues it.",
     ),
     Alert(
         name="FairleadPreemptionsMany",
         expr="sum(increase(fairlead_preemptions_total[1h])) > 4.5",
         wait="0m",
         severity="info",
-        summary="Five runs or more were preempted within an hour.",
-        remedy="`fairlead events` says for whom; guarantees, priorities or the room may not suit the load.",
+        summary="At least five runs were preempted within an hour.",
+        remedy="`fairlead events` shows by which runs. Guarantees, priorities or the size of the cluster may not fit.",
     ),
     Alert(
         name="FairleadEndpointDown",
@@ -219,8 +219,8 @@ ALERTS = (
         wait="10m",
         severity="critical",
         summary=f"Endpoint {RUN} has had no ready replica for ten minutes.",
-        remedy="`fairlead status` says what keeps its replicas from being ready; `fairlead rollback` returns to the "
-        "revision before.",
+        remedy="`fairlead status` shows why its replicas are not ready; `fairlead rollback` returns to the previous "
+        "revision.",
     ),
     Alert(
         name="FairleadEndpointErrors",
@@ -228,15 +228,14 @@ ALERTS = (
         wait="5m",
         severity="warning",
         summary="More than 5 % of the requests of {{ $labels.service }} fail.",
-        remedy="`fairlead logs` of the endpoint has what its replicas say; `fairlead rollback` returns to the revision "
-        "before.",
+        remedy="`fairlead logs` shows its replicas' output; `fairlead rollback` returns to the previous revision.",
     ),
     Alert(
         name="FairleadEndpointRefuses",
         expr=_share_above("429", 0.05),
         wait="5m",
         severity="warning",
-        summary="More than 5 % of the requests of {{ $labels.service }} are refused at a limit of it or a team.",
+        summary="More than 5 % of the requests of {{ $labels.service }} are refused by its limits, or a team's.",
         remedy="Raise `replicas` or `max_queue`, or the limits in `access`.",
     ),
     Alert(
@@ -244,16 +243,16 @@ ALERTS = (
         expr="min(fairlead_gateway_routes_valid) == 0",
         wait="5m",
         severity="critical",
-        summary="A gateway cannot read its routes, and goes by those before.",
-        remedy="Its log says why. Gateways and operator may be of different versions.",
+        summary="A gateway cannot read its routes, and uses the previous ones.",
+        remedy="Its log says why. Gateways and operator may have different versions.",
     ),
     Alert(
         name="FairleadRunsLeftOut",
         expr="max(fairlead_runs_left_out) > 0",
         wait="15m",
         severity="info",
-        summary="More runs are unfinished than have series of their own.",
-        remedy="Those that hold something come first; the others only wait, and are counted.",
+        summary="There are more unfinished runs than are exported with series of their own.",
+        remedy="Runs that hold resources are exported first; the others wait, and are only counted.",
     ),
 )
 

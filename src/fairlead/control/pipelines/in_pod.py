@@ -95,7 +95,7 @@ def _alone(path: Path) -> Iterator[None]:
                 is_told = True
                 time.sleep(LOOK_S)
             except OSError as error:
-                print(f"fairlead: this volume has no locks ({error.strerror}); goes on without", flush=True)
+                print(f"fairlead: this volume has no locks ({error.strerror}); continues without", flush=True)
                 break
         yield
     finally:

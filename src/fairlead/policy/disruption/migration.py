@@ -66,7 +66,7 @@ def move_away(move: Move, wanting: Workload, pods: Mapping[str, Sequence[Pod]], 
     reason = Reason(
         code=Code.MOVED,
         message=f"moves to {where(move.seats)}, where its place is kept, so that {wanting.spec.name} fits, which "
-        f"needs {plural(wanting.spec.nodes, 'node')}; it saves first and goes on from there",
+        f"needs {plural(wanting.spec.nodes, 'node')}; it saves first and continues from there",
     )
     return stop(
         run, live, Phase.PENDING, reason, reason, now, seats=move.seats, moved_at=now, moved_cost_s=move.cost_s
@@ -75,7 +75,7 @@ def move_away(move: Move, wanting: Workload, pods: Mapping[str, Sequence[Pod]], 
 
 def change_place(run: Workload, live: tuple[Pod, ...], seats: tuple[Reservation, ...], why: str, now: float) -> Change:
     """Return the change that moves a run to a place that suits it better, which is reserved."""
-    reason = Reason(code=Code.MOVED, message=f"moves to {where(seats)}, {why}; it saves first and goes on from there")
+    reason = Reason(code=Code.MOVED, message=f"moves to {where(seats)}, {why}; it saves first and continues from there")
     return stop(run, live, Phase.PENDING, reason, reason, now, seats=seats, moved_at=now, moved_cost_s=0.0)
 
 

@@ -114,5 +114,5 @@ def _failing(progress: Progress, age_s: float) -> Reason:
     )
     newest = progress.checkpoint_step
     origin = "from the beginning" if newest is None else f"from step {newest}"
-    remedy = f"Fix that; the next save is tried when it is due. Until one is complete, a restart goes on {origin}."
+    remedy = f"Fix that; the next save is tried when it is due. Until one is complete, a restart continues {origin}."
     return Reason(code=Code.CHECKPOINT_FAILING, message=message, remedy=remedy)

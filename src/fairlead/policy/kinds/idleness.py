@@ -133,7 +133,7 @@ def cause(found: Idleness) -> str | None:
     if found.has_gpus and found.cores is not None and found.cores >= CORES_SHORT:
         return f"its processor cores are {found.cores:.0%} busy, so that what prepares its data is short of them"
     if found.steps is not None:
-        return f"it goes on, with {plural(found.steps, 'step')}, and is idle between or within them"
+        return f"it continues, with {plural(found.steps, 'step')}, and is idle between or within them"
     return None
 
 
@@ -182,6 +182,6 @@ def act(run: Workload, live: tuple[Pod, ...], nodes: Iterable[Node], now: float)
         return None
     shrinks = Reason(
         code=Code.RESIZED,
-        message=f"shrinks from {num_nodes} to {plural(fewest, 'node')}: {why.message}; goes on from a checkpoint",
+        message=f"shrinks from {num_nodes} to {plural(fewest, 'node')}: {why.message}; continues from a checkpoint",
     )
     return stop(run, live, Phase.PENDING, shrinks, shrinks, now, is_kept_small=True)

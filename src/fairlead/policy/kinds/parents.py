@@ -450,6 +450,6 @@ def _unless_taken(
         spec = order.spec
         if names.get((spec.team, spec.name), parent.uid) != parent.uid:
             message = f"its run {spec.name} cannot be submitted while another unfinished run is named {spec.name}"
-            taken = Reason(code=Code.NAME_TAKEN, message=message, remedy="It goes on when that one is over.")
+            taken = Reason(code=Code.NAME_TAKEN, message=message, remedy="It continues when that one is over.")
             return advance(parent, taken, now)
     return change

@@ -479,7 +479,7 @@ def _end(
             f"{plural(len(failed), 'trial')} failed, more than `max_failed`, {spec.max_failed}; the first was "
             f"{first.spec.name}: {_failure(spec, first)}"
         )
-        remedy = f"`fairlead logs {first.spec.name}` shows its output; then `fairlead resume {spec.name}` goes on."
+        remedy = f"`fairlead logs {first.spec.name}` shows its output; then `fairlead resume {spec.name}` continues."
         return Phase.FAILED, Reason(code=Code.CHILD_FAILED, message=message, remedy=remedy)
     target, objective = spec.stop.target, spec.objective
     if target is not None and objective is not None and detail.best_value is not None:
@@ -612,7 +612,7 @@ def _say_pruned(sweep: Workload[Sweep], what: str, detail: SweepDetail, number: 
 def _say_promoted(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> str:
     prune, objective, last = _at_last_rung(sweep, detail, number)
     name, rung = child_name(sweep, str(number)), rung_steps(prune, last.rung)
-    return f"{name} goes on: its {objective.metric} at step {rung}, {last.value:.6g}, is among the best there now"
+    return f"{name} continues: its {objective.metric} at step {rung}, {last.value:.6g}, is among the best there now"
 
 
 def why_stopped(sweep: Workload[Sweep], trial: AnyWorkload) -> str | None:

@@ -224,7 +224,7 @@ def _overspent(account: Account, snapshot: Snapshot, spending: Spending) -> Reas
         code=Code.OVER_BUDGET,
         message=f"{account.name} has spent {describe_microusd(spent)} of {describe_microusd(limit)} this month, and "
         f"the last checkpoints of its runs may cost {describe_microusd(checkpoints)}",
-        remedy=f"It goes on next month, or when {account.setting} is raised.",
+        remedy=f"It continues next month, or when {account.setting} is raised.",
     )
 
 

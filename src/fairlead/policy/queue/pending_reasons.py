@@ -109,8 +109,8 @@ def passed_over(workload: Workload, selection: Selection) -> Reason:
 def regroups(nodes: Sequence[str], beside: Sequence[str]) -> str:
     """Explain why a run leaves its GPUs: for others on ``nodes``, or for none."""
     if not nodes:
-        return "leaves its GPUs to runs that have less left to do for them; it goes on from its checkpoint"
-    return f"goes on{_beside(beside)} on other GPUs of {_those(nodes)}, since more gets done so; from its checkpoint"
+        return "leaves its GPUs to runs that have less left to do for them; it continues from its checkpoint"
+    return f"continues{_beside(beside)} on other GPUs of {_those(nodes)}, since more gets done so; from its checkpoint"
 
 
 def _beside(names: Sequence[str]) -> str:
@@ -205,7 +205,7 @@ def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool, selection: S
 
 def restarts_for(wanting: Workload) -> str:
     """Return why a run is restarted elsewhere."""
-    return f"makes room for {wanting.spec.name}, which needs it in one piece; goes on from its checkpoint elsewhere"
+    return f"makes room for {wanting.spec.name}, which needs it in one piece; continues from its checkpoint elsewhere"
 
 
 def _starts(claim: Claim, last: Workload | None, holders: Iterable[Workload]) -> str:

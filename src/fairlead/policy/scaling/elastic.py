@@ -168,7 +168,7 @@ def says_grows(workload: Workload, more: int) -> Reason:
         code=Code.RESIZED,
         message=f"grows from {num_nodes} to {num_nodes + more} of {describe_nodes(workload.spec)}, "
         "which have been free for "
-        f"{describe_duration(SETTLE_S)}; goes on from a checkpoint",
+        f"{describe_duration(SETTLE_S)}; continues from a checkpoint",
     )
 
 
@@ -178,5 +178,5 @@ def says_shrinks(workload: Workload, wanting: Workload, keeps: int) -> Reason:
     return Reason(
         code=Code.RESIZED,
         message=f"makes room for {other.name} of team {other.team}: of its {num_nodes} nodes it keeps at least "
-        f"{keeps}; goes on from a checkpoint",
+        f"{keeps}; continues from a checkpoint",
     )

@@ -283,7 +283,7 @@ class Lane(threading.Thread):
         if not self._is_away:
             self._is_away = True
             why = " ".join(str(getattr(error, "reason", error)).split())[:200] or type(error).__name__
-            kept = f"up to {MOST_WAITING:,} points wait for it, and the run goes on"
+            kept = f"up to {MOST_WAITING:,} points wait for it, and the run continues"
             self._exporter.tell(f"{self._said} does not answer: {why}; {kept}.")
 
     def _give_up(self, message: str) -> None:
