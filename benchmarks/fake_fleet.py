@@ -50,6 +50,7 @@ def fleet(
         leases: The nodes renew theirs, as real ones do.
         client_qps: Requests a second that scheduler and controller manager may send; None for what they ship with.
     """
+    os.environ.setdefault("GOMAXPROCS", str(os.cpu_count() or 1))  # not the one that servers of tests have
     with ControlPlane(client_qps=client_qps, flags=None if leases else WITHOUT_LEASES) as plane:
         client = Client(
             load_access((plane.kubeconfig(),)),

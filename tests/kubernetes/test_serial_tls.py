@@ -44,7 +44,7 @@ def address(authority: trustme.CA) -> Iterator[tuple[str, int]]:
 
 
 def connected(authority: trustme.CA, address: tuple[str, int]) -> ssl.SSLSocket:
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's authorities, which take 50 ms to read
     authority.configure_trust(context)
     made = context.wrap_socket(socket.create_connection(address), server_hostname="localhost")
     made.settimeout(None)

@@ -8,6 +8,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -188,12 +189,12 @@ class World:
             told = exposition(self.readings(), most_runs=self.most_runs).decode()
             if self.gateway is not None:
                 told += metrics(self.gateway)[0].decode()
-            for family in text_string_to_metric_families(told):
-                for sample in family.samples:
-                    key = sample.name, tuple(sorted(sample.labels.items()))
-                    values = self.series.setdefault(key, [])
+            for line in told.splitlines():
+                if not line.startswith("#"):
+                    series, _, value = line.rpartition(" ")
+                    values = self.series.setdefault(_key_of(series), [])
                     values += [None] * (self.num_samples - len(values))
-                    values.append(sample.value)
+                    values.append(float(value))
         self.num_samples += 1
 
     def rows(self) -> Iterator[tuple[str, list[float | None]]]:
@@ -202,6 +203,14 @@ class World:
             # The time that decisions take here is no part of any test.
             told = ",".join(f'{key}="{value}"' for key, value in labels)
             yield f"{name}{{{told}}}", [*values, *([None] * (self.num_samples - len(values)))]
+
+
+@cache
+def _key_of(series: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Name and labels of a series; the same at each scrape, and slow to parse."""
+    (family,) = text_string_to_metric_families(f"{series} 0\n")
+    (sample,) = family.samples
+    return sample.name, tuple(sorted(sample.labels.items()))
 
 
 def with_gpus(readings: Readings, **changes: float) -> Readings:
