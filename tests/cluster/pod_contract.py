@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.state.snapshot import PodPhase
-from tests.builders import members, notices
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import LostPod, Phase, PodPhase
+from tests.builders import change, members, notices, plan, status
 from tests.cluster.harness import (
     Harness,
     apply,
@@ -237,6 +238,31 @@ class PodContract:
         assert (lost.phase, lost.exits) == (PodPhase.LOST, ())
         assert lost.message
         assert other.phase is PodPhase.RUNNING
+
+    def test_a_lost_pod_is_replaced_by_one_of_its_own_uid_which_starts_once(self, harness: Harness) -> None:
+        run = start(harness, replace(harness.program(), nodes=2))
+        await_running(harness, run)
+        harness.lose(f"{run.uid}-0-1")
+        harness.until(lambda: pods(harness, run)["0-1"].phase.is_final)
+        old = pods(harness, run)["0-1"]
+        lost = LostPod(index=1, times=1, in_a_row=1, steps=(0,), retry_at=0.0, replaced_at=harness.now())
+        again = CreatePod(attempt=0, index=1, node=old.node, grant=old.grant, replacement=1)
+        before = see(harness, run)
+        seen = status(Phase.RUNNING, attempt=0, lost=(lost,))
+        assert apply(harness, run, status=seen, create=(again,))
+        assert not harness.cluster.apply(plan(change(before, status=seen, create=(again,))))[0]
+        harness.crash()
+        harness.until(lambda: harness.num_starts(f"{run.uid}-0-1r1") == 1)
+        harness.until(lambda: pods(harness, run)["0-1"].phase is PodPhase.RUNNING)
+        new = pods(harness, run)["0-1"]
+        assert (new.uid, new.replacement, new.index, new.attempt) == (f"{run.uid}-0-1r1", 1, 1, 0)
+        assert pods(harness, run)["0-0"].phase is PodPhase.RUNNING
+        harness.advance(2 * harness.moment_s)
+        assert [harness.num_starts(f"{run.uid}-{name}") for name in ("0-0", "0-1", "0-1r1")] == [1, 1, 1]
+        assert see(harness, run).status.lost == (lost,)
+        harness.lose(new.uid)
+        harness.until(lambda: pods(harness, run)["0-1"].phase is PodPhase.LOST)
+        assert pods(harness, run)["0-1"].uid == new.uid
 
     def test_a_pod_that_is_lost_while_nobody_looks_is_found_lost(self, harness: Harness) -> None:
         run = start(harness, harness.program())

@@ -23,6 +23,7 @@ from fairlead.cluster.port import LogLine
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
+from fairlead.state.pod_uids import pod_uid
 from tests import builders
 from tests.cluster.contract import ClusterContract
 from tests.cluster.family_contract import FamilyContract
@@ -92,7 +93,7 @@ class KubernetesHarness:
         self._begin()
 
     def lose(self, pod_uid: str) -> None:
-        pod = next(pod for pod in self._view.pods.all() if f"{pod.run_uid}-{pod.attempt}-{pod.index}" == pod_uid)
+        pod = next(pod for pod in self._view.pods.all() if uid_of(pod) == pod_uid)
         namespace, _, name = pod.key.partition("/")
         self._client.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", {"gracePeriodSeconds": 0})
 
@@ -136,7 +137,12 @@ class KubernetesHarness:
 
     def _note(self, _: PodObject | None, pod: PodObject | None) -> None:
         if pod is not None and pod.started_at is not None:
-            self._starts.setdefault(f"{pod.run_uid}-{pod.attempt}-{pod.index}", set()).add(pod.uid)
+            self._starts.setdefault(uid_of(pod), set()).add(pod.uid)
+
+
+def uid_of(pod: PodObject) -> str:
+    """What the port calls the pod."""
+    return pod_uid(pod.run_uid, pod.attempt, pod.index, pod.replacement)
 
 
 @pytest.fixture(scope="module")

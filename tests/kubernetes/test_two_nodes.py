@@ -310,3 +310,74 @@ def test_ranks_in_other_pods_go_on_without_those_that_were_killed_and_take_them_
     assert sorted(last) == list(range(1, max(last) + 1))
     assert {number for _, number, *_ in last.values()} >= {3, 4}
     assert max(abs(last[step][0] / expected[step][0] - 1) for step in last) < TOLERANCE
+
+
+def test_the_pod_of_a_drained_node_leaves_alone_and_the_run_grows_again_when_the_node_is_back(
+    cluster: RealCluster, access: Access, tmp_path: Path
+) -> None:
+    from tests.runtime import elastic_program
+
+    steps, name = 200, "leaving"
+    new_namespace(cluster, name)
+    for binding in render_operator_bindings(name):
+        applied(cluster, binding)
+    kubectl(cluster, name, "uncordon", *cluster.nodes)  # one may have been drained
+    occupy(cluster, name)
+    (tmp_path / "work").mkdir()
+    shutil.copy(elastic_program.__file__, tmp_path / "work")
+    spec = Training(
+        name="steadfast", run=f"mkdir -p /checkpoints/said && python elastic_program.py {steps} /checkpoints/said 0.1",
+        nodes=2, ranks_per_node=2, elastic=Elastic.IN_PLACE, env={"OMP_NUM_THREADS": "1"}, grace_s=20.0,
+        **for_pods(cluster, name, 1000),
+    )  # fmt: skip
+    runs = KubernetesCluster(Client(access), namespace=name)
+
+    def said() -> dict[int, list[Any]]:
+        try:
+            text = kubectl(cluster, name, "exec", "steadfast-0-0", "-c", RANKS, "--", *READ)
+        except subprocess.CalledProcessError:  # nothing is there yet
+            return {}
+        return {step: rest for step, *rest in map(json.loads, text.splitlines())}
+
+    def ranks() -> int:
+        assert watch.run.status.attempt == 0, watch.run.status
+        assert not watch.run.status.phase.is_final, watch.run.status
+        made = said()
+        return int(made[max(made)][1]) if made else 0
+
+    def told() -> list[tuple[str, str]]:
+        return [(event.type, event.reason.message) for event in runs.events(watch.run.uid)]
+
+    with operating(access, name):
+        submit(runs, spec, tmp_path / "work")
+        watch = Watch(runs, spec)
+        watch.until(Phase.RUNNING, 0)
+        place = f"/api/v1/namespaces/{name}/pods/steadfast-0-1"
+        node = cluster.request("GET", place)["spec"]["nodeName"]
+        until(lambda: ranks() == 4 and max(said()) >= 5, said, timeout_s=PATIENCE_S)
+        watch.say(f"node {node} is drained, after step {max(said())}")
+        began = time.monotonic()
+        kubectl(cluster, name, "drain", node, "--delete-emptydir-data", "--force", "--ignore-daemonsets")
+        watch.say(f"drained in {time.monotonic() - began:.1f} s")
+        until(lambda: ranks() == 2, lambda: (said(), told()), timeout_s=PATIENCE_S)
+        until(lambda: "PodWaits" in {kind for kind, _ in told()}, told, timeout_s=PATIENCE_S)
+        watch.say(runs.named(spec.name, name).status.reason.message)
+        kubectl(cluster, name, "uncordon", node)
+        back = time.monotonic()
+        until(lambda: "PodReturned" in {kind for kind, _ in told()}, told, timeout_s=PATIENCE_S)
+        watch.say(f"its pod runs {time.monotonic() - back:.1f} s after the node is back")
+        until(lambda: ranks() == 4, lambda: (said(), told()), timeout_s=PATIENCE_S)
+        watch.say(f"four ranks train {time.monotonic() - back:.1f} s after the node is back, at step {max(said())}")
+        last = said()
+        watch.until(Phase.SUCCEEDED, 0)
+        kinds = [kind for kind, _ in told()]
+    for kind, message in told():
+        watch.say(f"{kind}: {message}")
+    assert [each for each in kinds if each.startswith("Pod")] == ["PodLost", "PodWaits", "PodReplaced", "PodReturned"]
+    assert (kinds.count("RankLost"), kinds.count("RankReturned")) == (1, 1)
+    gang, calm = elastic(tmp_path, "calm", 0.0, steps=max(last))
+    with gang:
+        gang.finish()
+    expected = losses(calm)
+    assert sorted(last) == list(range(1, max(last) + 1))
+    assert max(abs(last[step][0] / expected[step][0] - 1) for step in last) < TOLERANCE

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, combinations, product
 
 from fairlead.policy.placement.free_capacity import rooms
@@ -22,8 +21,8 @@ def gangs_keep_their_bounds(world: World) -> Iterator[str]:
     for decision in world.decisions:
         for workload, change in decision.done():
             spec, num_nodes = workload.spec, len(change.create)
-            if not num_nodes:
-                continue
+            if not num_nodes or workload.status.phase is Phase.RUNNING:
+                continue  # a lost pod is replaced
             if not spec.nodes <= num_nodes <= (spec.most_nodes or spec.nodes):
                 yield f"{spec.name} starts on {num_nodes} nodes"
             said = None if change.status is None else change.status.nodes
@@ -37,7 +36,7 @@ def starts_take_what_is_free(world: World) -> Iterator[str]:
     But for one that a quota has refused, which starts with its fewest.
     """
     for decision in world.decisions:
-        done = [(workload, change) for workload, change in decision.done() if change.create]
+        done = [pair for pair in decision.done() if pair[1].create and pair[0].status.phase is not Phase.RUNNING]
         waits = any(is_left_waiting(workload, decision) for workload in decision.before.workloads)
         bound = any(team.quota != type(team.quota)() for team in decision.before.teams)
         if waits or bound or not decision.whole:
@@ -47,7 +46,7 @@ def starts_take_what_is_free(world: World) -> Iterator[str]:
                 if len(change.create) > workload.spec.nodes:
                     yield f"{workload.spec.name} starts on {len(change.create)} nodes after it was refused"
                 continue
-            one = replace(workload.spec, nodes=1, most_nodes=None)
+            one = workload.spec.at(1)
             free = rooms(decision.before.nodes, [*decision.before.pods, *created(done)])
             if len(change.create) < (workload.spec.most_nodes or 0) and place(one, free) is not None:
                 yield f"{workload.spec.name} starts on {len(change.create)} nodes, and one more is free"

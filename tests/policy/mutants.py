@@ -11,11 +11,12 @@ from typing import Any
 from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.policy import decide as deciding
 from fairlead.policy.kinds import changes, lifecycle, training
+from fairlead.policy.kinds.lost_pods import replaced
 from fairlead.policy.kinds.retries import Again
 from fairlead.policy.placement import free_capacity, placement
 from fairlead.policy.placement.placement import Placement
 from fairlead.specs.resources import Resources
-from fairlead.specs.training import Retry, Training
+from fairlead.specs.training import Elastic, Retry, Training
 from fairlead.state.plan import Change, Plan
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Status, Workload
@@ -133,6 +134,14 @@ def resume_at_once(workload: Workload, code: Code, message: str, now: float, *, 
     return requeue(workload, Code.RESUMED if code is Code.SUSPENDED else code, message, now, remedy=remedy)
 
 
+def go_on_in_any_case(workload: Workload, own: Any) -> bool:
+    return workload.spec.elastic is Elastic.IN_PLACE and workload.status.phase is Phase.RUNNING
+
+
+def forget_the_replacement(workload: Workload, create: tuple[Any, ...], now: float) -> Change:
+    return replace(replaced(workload, create, now), status=workload.status)
+
+
 def _story(*moves: Move, programs: tuple[Program, ...] = (Program(),), num_nodes: int = 1, **spec: Any) -> Scenario:
     """Three runs of these programs, any one of which leaves no room for the next on one node."""
     values = {"resources": Resources(cpu_milli=3000), "grace_s": 10.0, **spec}
@@ -148,6 +157,10 @@ HALF_FITS = _story(Submit(0), Submit(1), Wait(1.0), nodes=2, resources=Resources
 AWAY = _story(Suffer(Harm.LOSE_NODE, 0), Submit(0), Wait(1.0))
 BEGUN: tuple[Move, ...] = (Submit(0), Wait(0.0), Sleep(1.0), Wait(0.0))
 LOST_PEER = _story(*BEGUN, Suffer(Harm.LOSE_POD, 0), Wait(0.0), programs=DEAF, nodes=2, num_nodes=2)
+LOST_ONE: tuple[Move, ...] = (*BEGUN, Sleep(1.0), Wait(0.0), Suffer(Harm.LOSE_POD, 1), Wait(0.0), Wait(0.0), Wait(0.0))
+SILENT_PLACE = _story(*LOST_ONE, programs=(Program(duration_s=90.0),), nodes=2, num_nodes=2, elastic=Elastic.IN_PLACE)
+IN_PLACE = _story(*LOST_ONE, programs=(Program(duration_s=90.0, step_s=1.0),), nodes=2, num_nodes=2,
+                  elastic=Elastic.IN_PLACE)  # fmt: skip
 STOPPED = _story(*BEGUN, Want(0, Intent.STOP), Wait(0.0), Submit(1), Wait(0.0), programs=DEAF)
 SUSPENDED = _story(Submit(0), Want(0, Intent.SUSPEND), Wait(0.0))
 AGAIN: tuple[Move, ...] = (Want(0, Intent.SUSPEND), Wait(0.0), Want(0, Intent.RUN), Wait(0.0))
@@ -159,6 +172,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
     for breaks, what, by, story in (
         (properties.gangs_are_whole, "place", place_what_fits, HALF_FITS),
         (properties.gangs_are_whole, "notices", leave_the_peers_of_a_failed_pod, LOST_PEER),
+        (properties.lost_pods_alone_are_replaced, "can_go_on", go_on_in_any_case, SILENT_PLACE),
+        (properties.lost_pods_alone_are_replaced, "replaced", forget_the_replacement, IN_PLACE),
         (properties.no_rank_lives_twice, "_current_pods", take_stopping_pods_for_ended, RESUMED),
         (properties.nothing_is_over_committed, "rooms", forget_what_stopping_pods_hold, STOPPED),
         (properties.nothing_is_over_committed, "rooms", send_pods_to_nodes_that_are_away, AWAY),

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from fairlead.policy import decide as deciding
 from fairlead.policy.kinds.lifecycle import MOVES
+from fairlead.specs.training import Elastic
 from fairlead.state.plan import Change, Event
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Status, Workload
 from tests.policy.elastic_properties import ELASTIC_PROPERTIES
@@ -34,17 +36,58 @@ def gangs_are_whole(world: World) -> Iterator[str]:
                 indexes = [create.index for create in change.create]
                 attempts = {create.attempt for create in change.create}
                 attempt = workload.status.attempt if change.status is None else change.status.attempt
+                if any(create.replacement for create in change.create):
+                    continue  # see ``lost_pods_alone_are_replaced``
                 asked = workload.spec.nodes if change.status is None else change.status.nodes or workload.spec.nodes
                 if indexes != list(range(asked)) or attempts != {attempt}:
                     yield f"{workload.spec.name} was given members {indexes} of starts {attempts}"
     for _, snapshot in world.quiet:
         for workload in snapshot.workloads:
             own = [pod for pod in snapshot.pods if pod.workload_uid == workload.uid]
+            own = [pod for pod in own if pod.replacement == workload.status.replacement(pod.index)]
             failed = any(pod.phase in (PodPhase.FAILED, PodPhase.LOST) for pod in own)
             for pod in own:
                 runs_on = not pod.phase.is_final and pod.terminating_since is None
                 if runs_on and (failed or pod.attempt != workload.status.attempt):
                     yield f"{pod.uid} runs on without its peers"
+
+
+def lost_pods_alone_are_replaced(world: World) -> Iterator[str]:
+    """A gang that goes on in place gets back each pod that it lost once, when that is over, and never the first.
+
+    The others stay as they are, and all of it is one attempt.
+    """
+    created = Counter[str]()
+    for decision in world.decisions:
+        for workload, change in decision.done():
+            status, after = workload.status, change.status
+            alive = {pod.index for pod in decision.before.pods if pod.workload_uid == workload.uid and is_live(pod)}
+            for create in change.create:
+                uid = pod_uid(workload.uid, create.attempt, create.index, create.replacement)
+                created[uid] += 1
+                if created[uid] > 1:
+                    yield f"{uid} was created again"
+                if not create.replacement:
+                    continue
+                if workload.spec.elastic is not Elastic.IN_PLACE or status.phase is not Phase.RUNNING:
+                    yield f"{uid} was created for a gang that is {status.phase}"
+                if create.index == 0 or create.index in alive or create.attempt != status.attempt:
+                    yield f"{uid} was created beside pods {sorted(alive)}"
+                lost = next((each for each in status.missing if each.index == create.index), None)
+                if lost is None or lost.times != create.replacement or decision.now < lost.retry_at:
+                    yield f"{uid} was created for {lost}"
+                if after is None or create.index in {each.index for each in after.missing}:
+                    yield f"{uid} was created, and it is not recorded"
+            if after is not None and after.phase is Phase.RUNNING and len(after.missing) > len(status.missing):
+                first = [pod for pod in decision.before.pods if pod.workload_uid == workload.uid and pod.index == 0]
+                if not any(pod.phase is PodPhase.RUNNING and pod.attempt == status.attempt for pod in first):
+                    yield f"{workload.spec.name} goes on without its first pod"
+                if workload.progress is None or workload.progress.in_place_attempt != status.attempt:
+                    yield f"{workload.spec.name} goes on although its ranks have not met"
+
+
+def is_live(pod: Pod) -> bool:
+    return not pod.phase.is_final
 
 
 def no_rank_lives_twice(world: World) -> Iterator[str]:
@@ -117,6 +160,11 @@ def moves_are_legal_and_told(world: World) -> Iterator[str]:
                 if after.since != decision.now:
                     yield f"{workload.spec.name} is {after.phase} since {after.since}, decided at {decision.now}"
             told = change.event
+            if after.lost != before.lost or (after.lost and after.phase is before.phase):
+                if told is not None and told.reason == after.reason and after.reason.message:
+                    continue
+                if told is None and after.reason.code is before.reason.code:
+                    continue  # what is free changes while a lost pod waits
             if after.phase is before.phase and is_of_an_unconfirmed_end(before, after, told):
                 continue
             if (
@@ -227,6 +275,7 @@ def plans_say_all_once(world: World) -> Iterator[str]:
 
 PROPERTIES: tuple[Property, ...] = (
     gangs_are_whole,
+    lost_pods_alone_are_replaced,
     no_rank_lives_twice,
     nothing_is_over_committed,
     nothing_is_lost,

@@ -30,7 +30,7 @@ def nobody_delays_the_first(world: World) -> Iterator[str]:
     """
     for decision in world.decisions:
         left = [w for w in decision.before.workloads if is_left_waiting(w, decision) and w.spec.priority >= 0]
-        begun = [(workload, change) for workload, change in decision.done() if change.create]
+        begun = [pair for pair in decision.done() if pair[1].create and pair[0].status.phase is not Phase.RUNNING]
         teams = {workload.spec.team for workload in left} | {workload.spec.team for workload, _ in begun}
         if not left or len(teams) > 1 or any(t.name in teams for t in decision.before.teams):
             continue

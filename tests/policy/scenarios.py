@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team
-from fairlead.specs.training import Retry, Training
+from fairlead.specs.training import Elastic, Retry, Training
 from fairlead.state.snapshot import Intent, Node
 from tests.builders import GIB, node
 from tests.policy.world import Crash, Harm, Job, Jump, Move, Race, Scenario, Sleep, Submit, Suffer, Wait, Want
@@ -46,6 +46,7 @@ def specs(draw: st.DrawFn, name: str) -> Training:
         max_duration_s=draw(st.sampled_from((None, None, 30.0))),
         stall_timeout_s=draw(st.sampled_from((None, 15.0))),
         grace_s=draw(st.sampled_from((0.0, 2.0, 10.0))),
+        elastic=draw(st.sampled_from((Elastic.RESTART, Elastic.IN_PLACE))) if num_nodes > 1 else Elastic.RESTART,
     )
 
 
@@ -102,12 +103,32 @@ def steady_jobs(draw: st.DrawFn) -> tuple[Job, ...]:
         spec = replace(
             spec,
             nodes=num_nodes,
+            elastic=spec.elastic if num_nodes > 1 else Elastic.RESTART,
             most_nodes=draw(st.sampled_from((None, num_nodes + 1, num_nodes + 5))),
             resources=replace(spec.resources, gpu=None, memory_bytes=None),
             max_duration_s=None,
             stall_timeout_s=None,
         )
         found.append(Job(spec=spec, programs=(draw(STEADY),)))
+    return tuple(found)
+
+
+@st.composite
+def in_place_jobs(draw: st.DrawFn) -> tuple[Job, ...]:
+    """Of which the first goes on in place, and all report steps."""
+    found = []
+    for number in range(draw(st.integers(1, 3))):
+        spec = replace(
+            draw(specs(f"run-{number}")),
+            nodes=draw(st.integers(2, 3)),
+            most_nodes=None,
+            elastic=Elastic.RESTART if number else Elastic.IN_PLACE,
+            resources=Resources(cpu_milli=draw(st.sampled_from((500, 1000, 2000)))),
+            stall_timeout_s=None,
+        )
+        duration_s = draw(st.sampled_from((25.0, 900.0)))
+        on_term = draw(st.sampled_from(OnTerm))
+        found.append(Job(spec=spec, programs=(Program(duration_s=duration_s, step_s=1.0, on_term=on_term),)))
     return tuple(found)
 
 
@@ -128,6 +149,23 @@ STEADY_SCENARIOS = st.builds(
     moves=st.lists(st.one_of(SUBMITS, SUBMITS, WAITS, WAITS, WANTS, SUFFERS), min_size=10, max_size=30).map(tuple),
     teams=st.one_of(st.just(()), st.tuples(TEAMS)),
 )
+LOSSES = st.builds(
+    Suffer,
+    st.sampled_from((Harm.LOSE_POD, Harm.LOSE_POD, Harm.LOSE_POD, Harm.LOSE_NODE, Harm.RETURN_NODE)),
+    st.sampled_from((1, 1, 2, 0, 4)),
+)
+# By then the first run trains, if it has room.
+TRAINING: tuple[Move, ...] = (Submit(0), Wait(0.0), Wait(0.0), Wait(0.0), Sleep(1.0), Wait(0.0))
+IN_PLACE_SCENARIOS = st.builds(
+    Scenario,
+    nodes=nodes(),
+    jobs=in_place_jobs(),
+    moves=st.lists(
+        st.one_of(SUBMITS, WAITS, WAITS, WAITS, LOSSES, LOSSES, LOSSES, WANTS, CRASHES, st.builds(Race, LOSSES)),
+        min_size=4, max_size=25,
+    ).map(lambda moves: (*TRAINING, *moves)),
+    teams=st.one_of(st.just(()), st.tuples(TEAMS)),
+)  # fmt: skip
 SCENARIOS = st.builds(
     Scenario,
     nodes=nodes(),

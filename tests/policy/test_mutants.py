@@ -5,7 +5,7 @@ import pytest
 from fairlead.policy import decide as deciding
 from fairlead.policy.disruption import defragmentation, preemption
 from fairlead.policy.disruption import eviction as making_room
-from fairlead.policy.kinds import changes, training
+from fairlead.policy.kinds import changes, lost_pods, training
 from fairlead.policy.queue import ageing, quotas, timeline
 from fairlead.policy.queue import fair_order as turns
 from fairlead.policy.queue import scheduling as starting
@@ -17,6 +17,7 @@ from tests.policy.world import play
 MODULES = (
     deciding,
     training,
+    lost_pods,
     starting,
     changes,
     turns,

@@ -11,7 +11,7 @@ from fairlead.state.snapshot import Intent
 from tests.builders import node
 from tests.builders import training as training_of
 from tests.policy.properties import PROPERTIES, a_stop_is_obeyed_within_its_grace
-from tests.policy.scenarios import SCENARIOS, STEADY_SCENARIOS
+from tests.policy.scenarios import IN_PLACE_SCENARIOS, SCENARIOS, STEADY_SCENARIOS
 from tests.policy.world import Harm, Job, Scenario, Submit, Suffer, Wait, Want, play
 
 
@@ -27,6 +27,14 @@ def test_every_property_holds_whatever_happens(scenario: Scenario) -> None:
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenario=STEADY_SCENARIOS)
 def test_every_property_holds_of_long_runs(scenario: Scenario) -> None:
+    world = play(scenario)
+    broken = {holds.__name__: list(holds(world)) for holds in PROPERTIES}
+    assert broken == {holds.__name__: [] for holds in PROPERTIES}
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scenario=IN_PLACE_SCENARIOS)
+def test_every_property_holds_of_gangs_that_go_on_in_place(scenario: Scenario) -> None:
     world = play(scenario)
     broken = {holds.__name__: list(holds(world)) for holds in PROPERTIES}
     assert broken == {holds.__name__: [] for holds in PROPERTIES}

@@ -29,7 +29,13 @@ def ranks_of_last_step(results: Path) -> int:
 
 
 def elastic(
-    tmp_path: Path, name: str, pace_s: float, *, steps: int = STEPS, port: int | None = None
+    tmp_path: Path,
+    name: str,
+    pace_s: float,
+    *,
+    steps: int = STEPS,
+    port: int | None = None,
+    are_nodes: bool = False,
 ) -> tuple[Gang, Path]:
     """A gang whose ranks find each other by files, or at the server on a port, as in pods."""
     from tests.runtime import elastic_program
@@ -41,6 +47,7 @@ def elastic(
         elastic_program.train, steps, results, pace_s, 10,
         pod_dir=results / "pod", to=results / "checkpoints", world_size=4,
         env={"FAIRLEAD_MEMBERS_DIR": str(results / "members"), **at}, preload=["tests.runtime.elastic_program"],
+        are_nodes=are_nodes,
     )  # fmt: skip
     return gang, results
 
@@ -110,6 +117,29 @@ def test_ranks_that_share_no_directory_go_on_without_one_and_take_it_in_again(tm
     assert sorted(found) == list(range(1, 25))
     assert max(abs(found[step][0] / expected[step][0] - 1) for step in expected) < TOLERANCE
     assert (told.count("RankLost"), told.count("RankReturned")) == (1, 1)
+
+
+@pytest.mark.torch
+def test_a_pod_that_is_told_to_stop_leaves_alone_and_the_first_one_stops_all(tmp_path: Path) -> None:
+    gang, results = elastic(tmp_path, "told", 0.05, steps=10_000, are_nodes=True)
+    with gang:
+        gang.until(lambda: len(losses(results)) >= 5, "step 5")
+        began = max(losses(results))
+        gang.signal(2, signal.SIGTERM)
+        gang.until(lambda: ranks_of_last_step(results) == 3, "a step of three ranks", without=2)
+        left = min(step for step, said in losses(results).items() if said[1] == 3)
+        assert left > began + 1, "it trains on for a while, as the others may be told as well"
+        gang.processes[2].join(10)
+        assert gang.processes[2].exitcode == 143
+        assert any("this pod leaves while the others continue" in message for _, message in gang.events(2))
+        gang.revive(2)
+        gang.until(lambda: ranks_of_last_step(results) == 4, "a step of four ranks again")
+        for rank in range(4):
+            gang.signal(rank, signal.SIGTERM)
+        assert gang.wait() == [143, 143, 143, 143]
+        report = gang.report()
+    assert report["stopped_step"] == report["checkpoint_step"] == max(losses(results)), "all at one step, and saved"
+    assert report["in_place_attempt"] == 0
 
 
 @pytest.mark.torch

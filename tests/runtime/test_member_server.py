@@ -44,10 +44,11 @@ class Ranks:
         self.directory, self.world_size, self.port = directory, world_size, free_port()
         self._made: list[Membership] = []
 
-    def enter(self, rank: int, token: str = "first") -> Membership:
-        """Start a rank, in a pod of its own."""
+    def enter(self, rank: int, token: str = "first", replacement: int = 0) -> Membership:
+        """Start a rank, in a pod of its own, which is a replacement of so many."""
         token = f"{rank}-{token}"
-        board = open_board(self.directory / str(rank), ("127.0.0.1", self.port), RUN, rank, token)
+        own = self.directory / (f"{rank}r{replacement}" if replacement else str(rank))
+        board = open_board(own, ("127.0.0.1", self.port), RUN, rank, token, replacement)
         self._made.append(Membership(board, token, rank, self.world_size))
         return self._made[-1]
 
@@ -225,3 +226,36 @@ def test_a_process_that_a_killed_rank_forked_does_not_keep_its_place(ranks: Rank
             os.kill(worker, 0)
         finally:
             os.kill(worker, signal.SIGKILL)
+
+
+def test_a_pod_that_was_replaced_loses_its_ranks_place_and_gets_it_no_more(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zero, one, two = whole(ranks)
+    # The cluster says that the pod of rank 2 is lost, and its rank still trains: its node is out of reach.
+    back = ranks.enter(2, "replaced", replacement=1)
+    until(lambda: zero.gone() == one.gone() == [2], "the newer pod takes the place")
+    until(lambda: two.is_cut_off, "the older rank learns nothing more")
+    killed: list[int] = []
+
+    def kill(pid: int, number: int) -> None:
+        killed.append(number)
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "kill", kill)
+        with pytest.raises(SystemExit):
+            two.next_epoch(lambda: PORT, within_s=WITHIN_S, look=lambda: None)
+    assert killed == [signal.SIGKILL], "it ends before it trains on"
+    with pytest.raises(ReformFailed, match="the pod of rank 2 was taken for lost, and is replaced"):
+        ranks.enter(2, "again")
+    waiting = threading.Thread(target=lambda: ranks.next_epoch(back))
+    waiting.start()
+    waits = {"token": "2-replaced", "epoch": 0}
+    until(lambda: all(each._board.read("ready-2.json") == waits for each in (zero, one)), "it waits")
+    found = ranks.next_epoch(zero, one)
+    waiting.join(WITHIN_S)
+    assert [each is not None and (each.number, each.tokens[2]) for each in found] == [(2, "2-replaced")] * 2
+    monkeypatch.setattr(boards, "ENTER_WITHIN_S", 0.2)
+    with pytest.raises(ReformFailed, match="another process is rank 2"):
+        ranks.enter(2, "twice", replacement=1)

@@ -29,6 +29,7 @@ def environment(
     master: tuple[str, int],
     hosts: str,
     listen: str = "127.0.0.1",
+    replacement: int = 0,
 ) -> dict[str, str]:
     """Return the variables that all ranks of a pod share; each rank's own numbers are added where it is started.
 
@@ -39,6 +40,7 @@ def environment(
             replica of an endpoint listens on that port.
         hosts: Host of each pod, with ``{}`` for its index where there are several.
         listen: Address on which a replica of an endpoint listens.
+        replacement: How often a pod of that index was lost in the attempt, while the others went on.
     """
     spec = workload.gang
     env = {
@@ -58,6 +60,8 @@ def environment(
         env["FAIRLEAD_CHECKPOINT_FROM"] = spec.checkpoint.origin
     if workload.spec.most_nodes is not None:
         env["FAIRLEAD_ELASTIC"] = "1"
+    if replacement:
+        env["FAIRLEAD_REPLACEMENT"] = str(replacement)
     if spec.parallel is not None:
         env["FAIRLEAD_PARALLEL"] = json.dumps({name: getattr(spec.parallel, name) for name in PARALLEL_PARTS})
     if untried(workload.spec, workload.status.probing):

@@ -66,9 +66,10 @@ class Cluster(Protocol):
         """Return nodes and workloads with their pods at one instant.
 
         Workloads are those that are unfinished, have a live pod, or are finished with the intent RUN (resume it) or
-        DELETE. Pods are all those of a workload's current attempt, and live ones of any attempt; while it is Restarting
-        also those of the previous attempt, as far as they are known. For parents all children are included. Teams and
-        succeeded runs, at most ``MOST_COMPLETED``, are included at least while other workloads are pending.
+        DELETE. Pods are all those of a workload's current attempt that were not replaced, and live ones of any; while
+        it is Restarting also those of the previous attempt, as far as they are known. For parents all children are
+        included. Teams and succeeded runs, at most ``MOST_COMPLETED``, are included at least while other workloads are
+        pending.
         """
         ...
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.policy.disruption.node_reclaims import leaving
 from fairlead.policy.kinds import checkpoint_health as checkpoints
+from fairlead.policy.kinds.lost_pods import is_incomplete
 from fairlead.policy.kinds.parents import judge_parents
 from fairlead.policy.kinds.table import leaf_of
 from fairlead.policy.pass_cache import PassCache, only_waits
@@ -18,6 +19,7 @@ from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
 from fairlead.state.plan import Change, Plan
 from fairlead.state.pool_demand import Standby
+from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
         workloads = tuple(workload for workload in workloads if workload.uid not in asked)
     waiting: list[Workload] = []
     growable: list[Workload] = []
+    incomplete: list[Workload] = []
     going = leaving(snapshot.nodes)
     # Where limits on cost exist, time alone may bring a run to its limit.
     costs = snapshot.spending is not None
@@ -56,9 +59,9 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
             continue
         if not costs and _is_quiet(workload, found, now) and not (going and any(pod.node in going for pod in found)):
             continue
-        _judge(workload, tuple(found), snapshot, now, changes, waiting, growable)
+        _judge(workload, tuple(found), snapshot, now, changes, waiting, growable, incomplete)
     busy = frozenset(change.workload_uid for change in changes)
-    changes += start(waiting, growable, snapshot, pods, busy, now)
+    changes += start(waiting, growable, incomplete, snapshot, pods, busy, now)
     return Plan(
         changes=tuple(changes), standby=_standby(snapshot, now), partitioning=_partitioning(snapshot, changes, now)
     )  # fmt: skip
@@ -71,10 +74,11 @@ def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
     changes: list[Change] = []
     waiting = list(cache.waiting.values())
     growable: list[Workload] = []
+    incomplete: list[Workload] = []
     for workload in cache.ordered(cache.judged):
-        _judge(workload, tuple(pods.get(workload.uid, ())), snapshot, now, changes, waiting, growable)
+        _judge(workload, tuple(pods.get(workload.uid, ())), snapshot, now, changes, waiting, growable, incomplete)
     busy = frozenset(change.workload_uid for change in changes)
-    changes += start(waiting, growable, snapshot, pods, busy, now, cache)
+    changes += start(waiting, growable, incomplete, snapshot, pods, busy, now, cache)
     return Plan(
         changes=tuple(changes), standby=_standby(snapshot, now), partitioning=_partitioning(snapshot, changes, now)
     )  # fmt: skip
@@ -108,11 +112,14 @@ def _judge(
     changes: list[Change],
     waiting: list[Workload],
     growable: list[Workload],
+    incomplete: list[Workload],
 ) -> None:
-    """Add a change of the run to ``changes``, or the run to ``growable`` or ``waiting``, or do neither."""
+    """Add a change of the run to ``changes``, or the run to one of the other lists, or do neither."""
     change = leaf_of(workload.spec).judge(workload, own, snapshot, now)
     if change is not None:
         changes.append(change)
+    elif is_incomplete(workload):
+        incomplete.append(workload)
     elif workload.spec.most_nodes is not None and elastic.may_grow(workload, now):
         growable.append(workload)
     elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
@@ -141,6 +148,7 @@ def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
         or status.nodes is not None
         or status.warning is not None
         or workload.idle is not None
+        or (status.lost and status.reason.code is not Code.RANKS_STARTED)
         or len(pods) != spec.nodes
     ):
         return False

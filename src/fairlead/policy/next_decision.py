@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from fairlead.policy.capacity import spot_deadline
+from fairlead.policy.kinds.lost_pods import look_times as replacement_times
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.slow_starts import look_times as start_times
 from fairlead.policy.kinds.table import parent_of
@@ -40,6 +41,7 @@ def depends_on_time(workload: Workload) -> bool:
         or status.asked_at is not None
         or status.ask_again_at is not None
         or spec.most_nodes is not None
+        or bool(status.lost)
         or spec.capacity.auto
         or bool(untried(spec, status.probing))
     )
@@ -59,6 +61,7 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
             yield status.retry_at
         yield from start_times(workload)
         yield from end_times(workload)
+        yield from replacement_times(workload)
         if spec.max_duration_s is not None and status.started_at is not None and not status.phase.is_final:
             yield status.started_at + spec.max_duration_s
         if spec.stall_timeout_s is not None and status.phase in (Phase.STARTING, Phase.RUNNING):

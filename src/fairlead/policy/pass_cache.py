@@ -355,6 +355,7 @@ def quiet_until(workload: Workload, pods: Sequence[Pod]) -> float | None:
         or status.nodes is not None
         or status.warning is not None
         or workload.idle is not None
+        or (status.lost and status.reason.code is not Code.RANKS_STARTED)
         or len(pods) != spec.nodes
     ):
         return None

@@ -15,6 +15,7 @@ class Environment:
         rank: Number of this process among all ranks.
         world_size: Number of ranks.
         local_rank: Number of this process among the ranks of its pod.
+        local_size: Number of ranks of its pod.
         node: Number of the pod.
         run: Name of the run; empty outside Fairlead.
         run_uid: Identity of the run, the same over its attempts.
@@ -39,12 +40,14 @@ class Environment:
         probed: This attempt only measures how long a step of its split takes.
         members_dir: Directory through which ranks continue in place after one is killed; None if all restart instead.
         members_at: Host and port of the server through which they do so in pods; None if they share the directory.
+        replacement: Number of pods of its index that were lost in this attempt while the others went on in place.
         elastic: The next attempt of the run may have another number of ranks, as its spec allows.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    local_size: int = 1
     node: int = 0
     run: str = ""
     run_uid: str = ""
@@ -66,6 +69,7 @@ class Environment:
     terminate_on_nan: bool = True
     members_dir: Path | None = None
     members_at: tuple[str, int] | None = None
+    replacement: int = 0
     elastic: bool = False
     parallel: str | None = None
     traced: bool = False
@@ -115,6 +119,7 @@ def read_environment(
         rank=_whole(environ, "RANK") or 0,
         world_size=_whole(environ, "WORLD_SIZE") or 1,
         local_rank=_whole(environ, "LOCAL_RANK") or 0,
+        local_size=_whole(environ, "LOCAL_WORLD_SIZE") or 1,
         node=_whole(environ, "GROUP_RANK") or 0,
         run=environ.get("FAIRLEAD_RUN", ""),
         run_uid=environ.get("FAIRLEAD_RUN_UID", ""),
@@ -136,6 +141,7 @@ def read_environment(
         terminate_on_nan=environ.get("FAIRLEAD_TERMINATE_ON_NAN") != "0",
         members_dir=Path(members_dir) if members_dir else None,
         members_at=(members_host, members_port) if members_host and members_port else None,
+        replacement=_whole(environ, "FAIRLEAD_REPLACEMENT") or 0,
         elastic=environ.get("FAIRLEAD_ELASTIC") == "1",
         parallel=environ.get("FAIRLEAD_PARALLEL") or None,
         traced=environ.get("FAIRLEAD_TRACED") == "1",

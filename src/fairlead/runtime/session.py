@@ -51,6 +51,8 @@ LAST_TRIES_S: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 60.0)
 MOST_SAID = 300
 # Limit for a save in progress when the ranks change; it succeeds, or fails because of the lost rank.
 SETTLE_WITHIN_S = 30.0
+# If a whole run in pods is stopped, its first pod is told within this time; at most half of the grace is waited.
+LEAVE_AFTER_S = 5.0
 Batch = TypeVar("Batch")
 _active: "Run | None" = None
 
@@ -140,6 +142,7 @@ class Run:
         self._start = 0
         self._backend: str | None = None
         self._membership: Membership | None = None
+        self._pod_ranks = range(0)
         self._has_loop = False
         self._probe = _new_probe() if environment.probed else None
 
@@ -306,9 +309,9 @@ class Run:
             dist.init_process_group(self._backend)
 
     def _comes_back(self) -> bool:
-        """Return whether the other ranks are training already and this one was killed before."""
+        """Return whether the other ranks are training already and this one, or its pod, was lost before."""
         directory = self._environment.members_dir
-        return directory is not None and has_begun(str(directory))
+        return directory is not None and (self._environment.replacement > 0 or has_begun(str(directory)))
 
     def steps(self, total: int, *, batch: int, micro_batch: int | None = None) -> "Steps":
         """Iterate over the remaining steps: ``for step in run.steps(1000, batch=32)``, with ``with step:`` inside.
@@ -346,8 +349,12 @@ class Run:
 
         comes_back, token = self._comes_back(), f"{os.getpid()}-{time.monotonic_ns()}"
         run = f"{self._environment.run_uid}/{self.attempt}"
-        board = open_board(directory, self._environment.members_at, run, place, token)
+        replacement = self._environment.replacement
+        board = open_board(directory, self._environment.members_at, run, place, token, replacement)
         self._membership = Membership(board, token, place, size)
+        self._pod_ranks = range(place - self.local_rank, place - self.local_rank + self._environment.local_size)
+        if comes_back:
+            self._reporter.fact(in_place_attempt=self.attempt)
         return ElasticSteps(
             membership=self._membership, group=EpochGroup(self._membership), rank=place, world_size=size,
             state=self._state, has_state=not comes_back, host=host, **rest,
@@ -623,7 +630,7 @@ class Run:
         saver, chief = self._saver, self.rank == 0
         verdict = agreement.agree(
             step,
-            stop=self.stop_requested,
+            stop=self.stop_requested and not self._leaves_alone,
             due=force or (chief and (self._is_only_in_memory or self._cadence.due(step))),
             busy=saver is not None and saver.busy,
             over=chief and self._cadence.over(step, gap=agreement.gap),
@@ -812,10 +819,33 @@ class Run:
                 self._release_memory(self._memory, self._environment.grace_s / 2)
         raise Stopped(step, saved=saved)
 
+    @property
+    def _leaves_alone(self) -> bool:
+        """Return whether a stop notice of this rank stops no other rank.
+
+        A pod may lose its node while the others go on in place. When the whole run stops, the pod of the first member
+        is told too, and its ranks stop all.
+        """
+        members = () if self._membership is None else self._membership.epoch.members
+        return bool(members) and members[0] not in self._pod_ranks
+
+    def _leave(self, step: int) -> None:
+        """End the program, between two steps, if only its pod is to stop.
+
+        Raises:
+            Stopped: The pod of the first member was not told to stop soon after.
+        """
+        if self._stop_at is None or not self._leaves_alone:
+            return
+        if time.monotonic() - self._stop_at >= min(LEAVE_AFTER_S, self._environment.grace_s / 2):
+            self._tell_stop()
+            raise Stopped(step, saved=False)
+
     def _tell_stop(self) -> None:
         if self._stop_at is not None and not self._stop_told:
             self._stop_told = True
-            self._reporter.event("StopNotice", "A stop notice came; the state is saved and the program ends.")
+            what = "this pod leaves while the others continue" if self._leaves_alone else "the state is saved"
+            self._reporter.event("StopNotice", f"A stop notice came; {what}, and the program ends.")
 
     def _note(self, kind: str, message: str, *, warn: bool = False) -> None:
         """Record an event that is the same on all ranks once, from rank 0."""
@@ -949,6 +979,7 @@ class _LoopHost:
             run._saver.unusable = unusable
             run._saver.newest = None if newest < 0 else newest
         run._cadence = run._new_cadence(max(newest, 0))
+        run._reporter.fact(in_place_attempt=run.attempt)
 
     def tell(self, kind: str, message: str) -> None:
         """Record an event; a lost rank is also printed on stderr."""
@@ -957,3 +988,4 @@ class _LoopHost:
     def checkpoint(self, step: int) -> None:
         """Save if a checkpoint is due."""
         self._run.checkpoint(step)
+        self._run._leave(step)

@@ -58,16 +58,18 @@ def finished_attempt(
     """Sum up the pods of an attempt that is over.
 
     Args:
-        pods: All of its pods, at least one.
+        pods: All of its pods, at least one; of those that were replaced, as far as they are known.
         until: The end of the attempt, if no rank reported any.
         placed_at: The time of the decision; by default that at which its first pod was created.
         first_step_at: The time of the first step that the run last reported, which may be of an earlier attempt.
     """
     placed = min(pod.created_at for pod in pods) if placed_at is None else placed_at
+    last = {pod.index: pod for pod in sorted(pods, key=lambda pod: pod.replacement)}
+    first, pods = [pod for pod in pods if not pod.replacement], [last[index] for index in sorted(last)]
     exits = [each for pod in pods for each in pod.exits]
-    begun = [pod.started_at for pod in pods if pod.started_at is not None]
+    begun = [pod.started_at for pod in first if pod.started_at is not None]
     # Kubelet knows the second only, and cuts off the rest.
-    started = max(placed, *begun) if len(begun) == len(pods) else None
+    started = max(placed, *begun) if len(begun) == len(first) else None
     names = sorted({pod.node for pod in pods})
     rest = len(names) - MOST_NAMED_NODES
     return FinishedAttempt(

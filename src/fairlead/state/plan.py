@@ -15,12 +15,17 @@ if TYPE_CHECKING:  # few clusters have pools
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePod:
-    """Start a pod of the gang on a node; its uid follows from workload, attempt and index."""
+    """Start a pod of the gang on a node; its uid follows from workload, attempt, index and replacement.
+
+    Attributes:
+        replacement: How often a pod of that index was lost in this attempt; 0 for the pod that the gang starts with.
+    """
 
     attempt: int
     index: int
     node: str
     grant: Grant
+    replacement: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

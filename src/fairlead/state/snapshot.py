@@ -259,6 +259,8 @@ class Progress:
         loading_s: Seconds of this start in which it waited for data from ``run.batches``.
         probe_attempt: The start whose split ``probe_step_s`` was measured with; None before any measurement.
         probe_step_s: Seconds per step in that start.
+        in_place_attempt: The start whose ranks have formed a group that continues in place without some of them; None
+            before any.
     """
 
     step: int | None = None
@@ -283,6 +285,7 @@ class Progress:
     loading_s: float | None = None
     probe_attempt: int | None = None
     probe_step_s: float | None = None
+    in_place_attempt: int | None = None
     asks: tuple[StepAsked, ...] = ()
     seen: str | None = None
     drift: DriftSeen | None = None
@@ -390,9 +393,10 @@ class Pod:
     """One pod of a gang on one node.
 
     Attributes:
-        uid: ``<workload uid>-<attempt>-<index>``, so that it cannot be created twice.
+        uid: ``<workload uid>-<attempt>-<index>``, so that it cannot be created twice; see ``pod_uids``.
         index: Node rank within the gang.
         attempt: The attempt of the gang it belongs to, from 0.
+        replacement: How often a pod of that index was lost before in that attempt.
         terminating_since: When its stop notice was sent; None while it may run.
         active_at: Last sign of progress (a step reported, or output when it reports none).
         heard_at: The time up to which its silence is known; None if that is always now.
@@ -423,6 +427,28 @@ class Pod:
     usage: Usage | None = None
     silence: Silence | None = None
     cluster: str | None = None
+    replacement: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostPod:
+    """A pod of a gang that was lost while the others went on in place, in the current attempt.
+
+    Attributes:
+        index: Its index.
+        times: How often a pod of that index was lost, which is the number of its replacement.
+        in_a_row: How many of these losses came in a row, each soon after the pod's start.
+        steps: The steps that the run had reported at the last losses, oldest first.
+        retry_at: No replacement is placed before.
+        replaced_at: When the replacement was placed; None before.
+    """
+
+    index: int
+    times: int
+    in_a_row: int
+    steps: tuple[int, ...]
+    retry_at: float
+    replaced_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -473,6 +499,7 @@ class Status:
         assigned: The assignment of the last round of sharing; None if no round concerned it.
         avoids: Nodes that failed to start its pods since it last ran; it is placed elsewhere if there is room.
         probing: Of a run with several candidate splits, the results so far; None before the first is over.
+        lost: The pods of the current attempt that were lost while the others went on, by index.
     """
 
     phase: Phase
@@ -513,6 +540,16 @@ class Status:
     assigned: Assignment | None = None
     avoids: tuple[str, ...] = ()
     probing: Probing | None = None
+    lost: tuple[LostPod, ...] = ()
+
+    @property
+    def missing(self) -> tuple[LostPod, ...]:
+        """Return the lost pods without a replacement so far."""
+        return tuple(each for each in self.lost if each.replaced_at is None)
+
+    def replacement(self, index: int) -> int:
+        """Return which replacement is, or will be, the pod of an index; 0 if none was lost."""
+        return next((each.times for each in self.lost if each.index == index), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -548,12 +585,15 @@ class Workload(Generic[Spec_co]):
     def is_told_by(self, pod: Pod) -> bool:
         """Return whether a pod of the run belongs in a snapshot.
 
-        It does while it is alive, and while it is of the current attempt. While the run is Restarting, pods of the
-        previous attempt belong as well: their ends are still to be reported when the next attempt is counted.
+        It does while it is alive, and while it is of the current attempt and was not replaced. While the run is
+        Restarting, pods of the previous attempt belong as well: their ends are still to be reported when the next
+        attempt is counted.
         """
         status = self.status
-        if not pod.phase.is_final or pod.attempt == status.attempt:
+        if not pod.phase.is_final:
             return True
+        if pod.attempt == status.attempt:
+            return not status.lost or pod.replacement >= status.replacement(pod.index)
         return status.phase is Phase.RESTARTING and pod.attempt == status.attempt - 1
 
 

@@ -378,9 +378,10 @@ def _checkpoints(spec: Training, own: str, progress: Progress | None) -> str:
 
 
 def _latest(pods: tuple[Pod, ...]) -> list[Pod]:
-    """Return the pods of the newest attempt with pods."""
+    """Return the pods of the newest attempt with pods, without those that were replaced."""
     newest = max((pod.attempt for pod in pods), default=0)
-    return [pod for pod in pods if pod.attempt == newest]
+    last = {pod.index: pod for pod in sorted(pods, key=lambda pod: pod.replacement) if pod.attempt == newest}
+    return [last[index] for index in sorted(last)]
 
 
 def _pod(pod: Pod, spec: Training) -> list[str]:
@@ -388,7 +389,8 @@ def _pod(pod: Pod, spec: Training) -> list[str]:
     last = first + spec.ranks_on_each_node - 1
     ranks = f"rank {first}" if first == last else f"ranks {first} to {last}"
     ending = ", told to stop" if pod.terminating_since is not None and not pod.phase.is_final else ""
-    lines = [f"  pod {pod.index:<8} {pod.phase.value} on {pod.node}, {ranks}{ending}"]
+    name = f"{pod.index}r{pod.replacement}" if pod.replacement else str(pod.index)
+    lines = [f"  pod {name:<8} {pod.phase.value} on {pod.node}, {ranks}{ending}"]
     if pod.message:
         lines.append(f"    {pod.message}")
     if pod.phase in (PodPhase.FAILED, PodPhase.LOST):

@@ -12,6 +12,8 @@ DOMAIN = "fairlead.dev"
 MANAGER = "fairlead"
 RUN, RUN_UID = f"{DOMAIN}/run", f"{DOMAIN}/run-uid"
 ATTEMPT, INDEX = f"{DOMAIN}/attempt", f"{DOMAIN}/index"
+# On the pod that replaces a lost one of a gang that goes on in place: how often a pod of its index was lost.
+REPLACEMENT = f"{DOMAIN}/replacement"
 # On pods that an engine created: the engine, and the index of the first pod of the same template.
 ENGINE, INDEX_BASE = f"{DOMAIN}/engine", f"{DOMAIN}/index-base"
 # On the pods of replicas: the endpoint's name.
@@ -59,9 +61,17 @@ def is_object_name(text: str) -> bool:
     return re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text) is not None
 
 
-def pod_name(spec: GangSpec, attempt: int, index: int) -> str:
-    """Return a pod's name of at most 62 characters: 50 of the run's name, 4 of the index, 6 of the attempt."""
+def host_name(spec: GangSpec, attempt: int, index: int) -> str:
+    """Return a pod's name in DNS, of at most 62 characters: 50 of the run's name, 4 of the index, 6 of the attempt.
+
+    A replacement has the name of the pod that was lost.
+    """
     return f"{spec.name}-{attempt}-{index}"
+
+
+def pod_name(spec: GangSpec, attempt: int, index: int, replacement: int = 0) -> str:
+    """Return the name of a pod's object, which no other pod has or had; no run's name makes it another's."""
+    return host_name(spec, attempt, index) + (f"r{replacement}" if replacement else "")
 
 
 def container_of(engine: str | None) -> str:

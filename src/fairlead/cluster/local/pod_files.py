@@ -174,6 +174,7 @@ def progress_of(report: dict[str, Any]) -> Progress:
         loading_s=_number(report.get("loading_s")),
         probe_attempt=_whole(report.get("probe_attempt")),
         probe_step_s=_number(report.get("probe_step_s")),
+        in_place_attempt=_whole(report.get("in_place_attempt")),
         asks=_asks(report.get("asks")),
         seen=str(seen) if (seen := report.get("seen")) else None,
         drift=_drift(report.get("drift")),

@@ -50,6 +50,7 @@ from fairlead.runtime.podfiles import is_locked, read_json
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.reasons import JUST_SUBMITTED, Reason
 from fairlead.state.snapshot import (
     WHOLE_MILLI,
@@ -577,7 +578,10 @@ class Store:
             }
             active = tuple(workload for _, workload in self._known_active.values())
             children = self._ended_children({each.uid: each for each in active})
-        return active, tuple(pod_of(row).pod for row in pods), children
+        replaced = {each.uid: each for each in active if each.status.lost and is_leaf(each)}
+        found = (pod_of(row).pod for row in pods)
+        told = (pod for pod in found if pod.workload_uid not in replaced or replaced[pod.workload_uid].is_told_by(pod))
+        return active, tuple(told), children
 
     def _ended_children(self, active: Mapping[str, AnyWorkload]) -> tuple[AnyWorkload, ...]:
         """Return inactive children of active workloads; the same tuple as long as none of them has changed.
@@ -1034,7 +1038,7 @@ class Store:
             f"INSERT OR IGNORE INTO pods ({POD}, final, share) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, '[]', NULL, NULL, '{}', 0, NULL, 0, ?)",
             (
-                f"{workload_uid}-{order.attempt}-{order.index}",
+                pod_uid(workload_uid, order.attempt, order.index, order.replacement),
                 workload_uid,
                 order.attempt,
                 order.index,

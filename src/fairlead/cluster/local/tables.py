@@ -10,6 +10,7 @@ from fairlead.policy.kinds.lifecycle import upgraded
 from fairlead.specs.formats.serialization import workload_spec
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.pod_uids import replacement_of
 from fairlead.state.snapshot import (
     AnyWorkload,
     Grant,
@@ -175,6 +176,7 @@ def pod_of(row: tuple[object, ...]) -> PodRow:
         workload_uid=str(workload_uid),
         attempt=int(str(attempt)),
         index=int(str(index)),
+        replacement=replacement_of(str(uid)),
         node=str(node),
         grant=load(Grant, str(grant)),
         phase=began,

@@ -28,7 +28,9 @@ from fairlead.cluster.simulated.runs import Run, count
 from fairlead.cluster.simulated.simulation_state import Due, State
 from fairlead.specs.serving import Replica
 from fairlead.specs.simulation import Interference
+from fairlead.specs.training import Elastic
 from fairlead.state.plan import CreatePod, TerminatePod
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.snapshot import WHOLE_MILLI, Grant, Leaving, Pod, PodPhase, Progress, RankExit, Silence, Workload
 
 
@@ -56,7 +58,7 @@ class Course:
     def create(self, workload: Workload, create: CreatePod) -> None:
         """Create a pod, unless it exists."""
         state, now = self._state, self._clock.now()
-        uid = f"{workload.uid}-{create.attempt}-{create.index}"
+        uid = pod_uid(workload.uid, create.attempt, create.index, create.replacement)
         if uid in state.pods[workload.uid]:
             return
         state.pods[workload.uid][uid] = Pod(
@@ -68,6 +70,7 @@ class Course:
             grant=create.grant,
             phase=PodPhase.CREATED,
             created_at=now,
+            replacement=create.replacement,
         )
         program = self._behaviour(workload.spec, create.attempt)
         times = workload.gang.nodes / workload.spec.nodes
@@ -76,7 +79,7 @@ class Course:
         num_gpus = 0.0 if node is None else gpus_of(create.grant, node)
         run = Run(
             workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program, times=times, num_gpus=num_gpus,
-            divided_at=now,
+            divided_at=now, in_place=create.attempt if workload.spec.elastic is Elastic.IN_PLACE else None,
         )  # fmt: skip
         state.num_created += 1
         state.runs[uid] = run
@@ -186,13 +189,17 @@ class Course:
             self._end(run, at, PodPhase.FAILED, message=program.start_error)
             return
         state.num_starts[run.pod_uid] = state.num_starts.get(run.pod_uid, 0) + 1
-        run.start(at, state.saved_s.get(run.workload_uid, 0.0) / run.times)
+        others = self._trained_with(run)
+        held_s = others[0].work_s(at) if others else state.saved_s.get(run.workload_uid, 0.0) / run.times
+        run.start(at, held_s)
         if program.step_s is not None or spec.stall_timeout_s is not None:
             state.reporting[run.pod_uid] = None
         # A server is ready as soon as it has started; pods of other kinds have no probe.
         self._update(run, phase=PodPhase.RUNNING, started_at=at, ready=isinstance(spec, Replica))
         pod = state.pods[run.workload_uid][run.pod_uid]
-        state.accounts.started_from(run.workload_uid, pod.attempt, run.held_s)
+        if not others:
+            state.accounts.started_from(run.workload_uid, pod.attempt, run.held_s)
+        self._share(run, at)
         if run.ends_at is not None:
             state.push(run.ends_at, Due.END, run.pod_uid)
         self._respeed(pod.node, at)
@@ -226,8 +233,34 @@ class Course:
             pod, phase=phase, exits=exits, message=message, active_at=run.active_at(at), silence=None
         )
         state.changed(uid)
+        if phase is not PodPhase.SUCCEEDED:
+            self._share(run, at)
         self._divide(pod.node, pod.grant, at)
         self._respeed(pod.node, at)
+
+    def _trained_with(self, run: Run) -> list[Run]:
+        """Return the other pods of a gang that goes on in place, if a pod joins them; none for any other pod."""
+        state, pods = self._state, self._state.pods[run.workload_uid]
+        if run.in_place is None or not pods[run.pod_uid].replacement:
+            return []
+        others = (state.runs[uid] for uid in state.live[run.workload_uid] if uid != run.pod_uid)
+        return [each for each in others if each.in_place == run.in_place and each.started_at is not None]
+
+    def _share(self, run: Run, at: float) -> None:
+        """Divide the work of a gang that goes on in place among the pods that it has now."""
+        state = self._state
+        if run.in_place is None or state.interference is not None:
+            return
+        live = [state.runs[uid] for uid in state.live[run.workload_uid]]
+        gang = [each for each in live if each.in_place == run.in_place and each.started_at is not None]
+        if not any(each.replacement for each in state.pods[run.workload_uid].values()) and run in gang:
+            return  # the gang starts
+        speed = len(gang) / state.run_of(run.workload_uid).gang.nodes
+        for each in gang:
+            if each.speed != speed:
+                each.change_speed(at, speed)
+                if each.ends_at is not None:
+                    state.push(each.ends_at, Due.END, each.pod_uid)
 
     def _final_progress(self, run: Run, at: float, *, saved: bool) -> Progress | None:
         progress, step_s = run.progress(at), run.program.step_s
@@ -238,6 +271,8 @@ class Course:
 
     def _is_whole(self, run: Run) -> bool:
         """Return whether no pod of its gang is gone, without which the others cannot save together."""
+        if run.in_place is not None:
+            return True  # the others have the whole state
         pods = self._state.pods[run.workload_uid]
         attempt = pods[run.pod_uid].attempt
         gone = (PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED)
@@ -266,8 +301,8 @@ class Course:
         state, measured = self._state, self._state.interference
         if measured is None:
             return
-        for uid in dict.fromkeys(state.runs[pod_uid].workload_uid for pod_uid in state.on_node.get(node, ())):
-            gang = [run for pod_uid in state.live[uid] if (run := state.runs[pod_uid]).started_at is not None]
+        for uid in dict.fromkeys(state.runs[each].workload_uid for each in state.on_node.get(node, ())):
+            gang = [run for each in state.live[uid] if (run := state.runs[each]).started_at is not None]
             speed = min((self._speed(run, measured) for run in gang), default=1.0)
             for run in gang:
                 if run.speed != speed:

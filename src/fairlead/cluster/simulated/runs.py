@@ -26,6 +26,7 @@ class Run:
         effort_s: Effort up to ``since``.
         ends_at: Time at which its work is done; None before it starts and when it never ends by itself.
         kill_at: Time of SIGKILL.
+        in_place: Its attempt, if the gang goes on in place without a lost pod; None if it does not.
     """
 
     workload_uid: str
@@ -44,6 +45,7 @@ class Run:
     ends_at: float | None = None
     notice_at: float | None = None
     kill_at: float = math.inf
+    in_place: int | None = None
 
     def start(self, at: float, held_s: float) -> None:
         """Start its ranks, from a checkpoint that holds so much work."""
@@ -120,6 +122,7 @@ class Run:
             checkpoint_step=saved or None,
             checkpoint_at=self._reached_at(self.saved_s(now), now) if saved else None,
             resumed_step=count(self.held_s, step_s) or None,
+            in_place_attempt=self.in_place,
             updated_at=self.active_at(now) or 0.0,
         )
 

@@ -127,6 +127,8 @@ def _move(
     if (status.phase, to) not in moves:
         raise ValueError(f"no move from {status.phase} to {to}")
     changes.setdefault("active_s", active_until(status, now))
+    if changes.get("attempt", status.attempt) != status.attempt:
+        changes["lost"] = ()
     moved = replace(status, phase=to, reason=reason, since=now, next_phase=None, next_reason=None, **changes)
     return replace(moved, finished_at=now) if to.is_final else moved
 

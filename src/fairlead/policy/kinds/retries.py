@@ -56,7 +56,7 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
                 f"it was retried {plural(budget, 'time')}, as `retry` allows" if budget else "`retry` allows no restart"
             )
             return GiveUp(why=why, program_failures=program, disruptions=disruptions)
-        return Again(at=now + _backoff(spec, program), program_failures=program, disruptions=disruptions)
+        return Again(at=now + backoff_s(spec, program), program_failures=program, disruptions=disruptions)
     disruptions = 1 if productive else disruptions + 1
     again = status.last_failure is not None and status.last_failure.code is failure.reason.code
     if failure.reason.code is Code.OUT_OF_MEMORY and again and not productive:
@@ -66,7 +66,7 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
         why = f"{plural(disruptions, 'failure')} in a row without reported progress, `retry.infrastructure` allows "
         return GiveUp(why=f"{why}{spec.retry.infrastructure}", program_failures=program, disruptions=disruptions)
     # The first restart after progress is immediate: waiting gains nothing.
-    wait = 0.0 if disruptions == 1 else _backoff(spec, disruptions - 1)
+    wait = 0.0 if disruptions == 1 else backoff_s(spec, disruptions - 1)
     # Other nodes may do better at once, but not repeatedly.
     elsewhere = failure.nodes and not status.avoids
     if status.phase is Phase.STARTING and now - status.since >= IN_VAIN_S and not elsewhere:
@@ -108,5 +108,6 @@ def _productive(status: Status, failure: Failure, progress: Progress | None, now
     return status.failed_step is None or reached > status.failed_step
 
 
-def _backoff(spec: Training, count: int) -> float:
+def backoff_s(spec: Training, count: int) -> float:
+    """Return the wait before another try after so many failures in a row."""
     return float(min(spec.retry.max_backoff_s, spec.retry.backoff_s * 2.0 ** min(count - 1, 30)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.policy.disruption.node_reclaims import reclaim
 from fairlead.policy.kinds import checkpoint_health as checkpoints
-from fairlead.policy.kinds import hangs, idleness, unconfirmed_ends
+from fairlead.policy.kinds import hangs, idleness, lost_pods, unconfirmed_ends
 from fairlead.policy.kinds.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.kinds.engines import hand_over, tell_wait
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
@@ -181,11 +181,16 @@ def _watch(
 ) -> Change | None:
     """Judge a gang that is starting or running."""
     status = workload.status
-    own = tuple(pod for pod in pods if pod.attempt == status.attempt)
-    used = used_by(workload, own)
+    current = tuple(pod for pod in pods if lost_pods.is_current(pod, status))
+    used = used_by(workload, current)
+    goes_on = lost_pods.go_on(workload, current, snapshot.nodes, now)
+    if goes_on is not None:
+        return goes_on
+    num_vanished = lost_pods.num_expected(workload) - len(current)
+    own = lost_pods.counted(current, now) if status.lost else current
     failure = diagnose(workload.gang, own, snapshot.nodes, workload.progress, now)
-    if failure is None and len(own) < workload.gang.nodes:
-        gone = Reason(code=Code.POD_LOST, message=f"{plural(workload.gang.nodes - len(own), 'pod')} of it vanished")
+    if failure is None and num_vanished > 0:
+        gone = Reason(code=Code.POD_LOST, message=f"{plural(num_vanished, 'pod')} of it vanished")
         failure = Failure(blame=Blame.INFRASTRUCTURE, reason=gone)
     if failure is not None and failure.blame is Blame.QUOTA:
         return _withdraw(workload, live, failure.reason, now)
@@ -204,8 +209,12 @@ def _watch(
             return after_failure(workload, live, failure, Again(at=now, **counts), now, requests=larger, used=used)
         verdict = retry(workload.spec, status, failure, workload.progress, now)
         return after_failure(workload, live, failure, verdict, now, used=used)
-    must_leave = reclaim(workload.spec, live, snapshot.nodes)
-    if must_leave is not None:
+    must_leave = reclaim(workload.spec, (pod for pod in current if not pod.phase.is_final), snapshot.nodes)
+    if must_leave is not None and lost_pods.leaving_alone(workload, current, snapshot.nodes):
+        leaves = lost_pods.leave(workload, current, snapshot.nodes)
+        if leaves is not None:
+            return leaves
+    elif must_leave is not None:
         why = must_leave.reason
         return stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, last_failure=why)
     if all(pod.phase is PodPhase.SUCCEEDED for pod in own):
@@ -223,7 +232,11 @@ def _watch(
         return change_to(workload, running)
     if status.phase is Phase.STARTING:
         return _tell_delay(workload, own, now)
-    return idleness.act(workload, live, snapshot.nodes, now) or _warn(workload, snapshot, now)
+    return (
+        idleness.act(workload, live, snapshot.nodes, now)
+        or lost_pods.came_back(workload, current)
+        or _warn(workload, snapshot, now)
+    )
 
 
 def _after_probe(workload: Workload, live: tuple[Pod, ...], verdict: "Verdict", now: float) -> Change:
@@ -395,8 +408,8 @@ def _is_placed_again(workload: Workload, pods: tuple[Pod, ...]) -> bool:
 
 
 def _all_ended_well(workload: Workload, pods: tuple[Pod, ...]) -> bool:
-    own = [pod for pod in pods if pod.attempt == workload.status.attempt]
-    return len(own) == workload.gang.nodes and all(_ended_well(pod) for pod in own)
+    own = [pod for pod in pods if lost_pods.is_current(pod, workload.status)]
+    return len(own) == lost_pods.num_expected(workload) and all(map(lost_pods.ended_well, own))
 
 
 def _settle(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change:
@@ -429,12 +442,6 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: 
         failure = _said_first(said, status.last_failure or reason)
         return change_to(workload, move(status, after, _said_first(said, reason), now, last_failure=failure))
     return change_to(workload, move(status, after, reason, now))
-
-
-def _ended_well(pod: Pod) -> bool:
-    """Return whether every rank ended with exit code 0 and none because of the stop notice."""
-    notice = pod.terminating_since
-    return pod.phase is PodPhase.SUCCEEDED and (notice is None or all(exit_.at < notice for exit_ in pod.exits))
 
 
 def _keep_stopping(workload: Workload, live: tuple[Pod, ...]) -> Change | None:

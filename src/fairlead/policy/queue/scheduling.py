@@ -22,10 +22,20 @@ from fairlead.policy.disruption.aftermath import without
 from fairlead.policy.disruption.eviction import EvictionPass
 from fairlead.policy.disruption.migration import change_place, coming, describe_makes_room, keep, move_away, placed_in
 from fairlead.policy.disruption.preemption import Victim
+from fairlead.policy.kinds import lost_pods
 from fairlead.policy.kinds.changes import change_to, started, wait
 from fairlead.policy.kinds.lifecycle import move
 from fairlead.policy.placement.free_capacity import rooms
-from fairlead.policy.placement.placement import FreeCapacity, Placement, has_room, place, shape_of, why_never
+from fairlead.policy.placement.node_eligibility import keeps_apart
+from fairlead.policy.placement.placement import (
+    FreeCapacity,
+    Placement,
+    has_room,
+    place,
+    shape_of,
+    why_never,
+    why_waiting,
+)
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import settled_mix
 from fairlead.policy.queue import pending_reasons as explaining
@@ -46,8 +56,8 @@ from fairlead.policy.selection.selection import Selected, candidates_of, select
 from fairlead.policy.selection.slowdowns import companies, is_colocated, observe
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import Quota
-from fairlead.specs.training import Tier
-from fairlead.state.plan import Change
+from fairlead.specs.training import Tier, Training
+from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import Backfill, Order, SchedulingPolicy, Selection
 from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Reservation, Snapshot, Workload
@@ -66,17 +76,19 @@ MOST_IN_VAIN = 10
 def start(
     waiting: Sequence[Workload],
     growable: Sequence[Workload],
+    incomplete: Sequence[Workload],
     snapshot: Snapshot,
     pods: Mapping[str, Sequence[Pod]],
     busy: frozenset[str],
     now: float,
     cache: "PassCache | None" = None,
 ) -> list[Change]:
-    """Return changes of pending runs, of runs stopped for them, and of elastic gangs that may grow.
+    """Return changes of pending runs, of runs stopped for them, and of running gangs that lack pods or may grow.
 
     Args:
         waiting: Pending runs; those of the cache first, if there is one.
         growable: Running elastic gangs that can use more nodes.
+        incomplete: Running gangs with pods that are to be replaced.
         pods: Pods of each workload, of all attempts, by attempt and index.
         busy: Uids of workloads that another change was decided for.
         cache: Known facts about the snapshot.
@@ -84,9 +96,10 @@ def start(
     automatic = snapshot.workloads if cache is None else cache.ordered(cache.automatic)
     choosing = [each for each in automatic if each.spec.capacity.auto and _runs_on(each, busy)]
     colocated = _colocated(snapshot, cache)
-    if not waiting and not growable and not choosing and not colocated:
+    if not waiting and not growable and not incomplete and not choosing and not colocated:
         return []
     queue = SchedulingPass.of(snapshot, pods, busy, now, cache)
+    queue.complete(incomplete)
     order: Iterable[Workload]
     changes = list[Change]()
     if cache is not None and queue.may_leave_out(more := waiting[len(cache.waiting) :]):
@@ -97,7 +110,9 @@ def start(
         order = queue.in_turn([each for each in waiting if each.uid not in moved])
         changes += queue.regroup()
     for workload in order:
+        changes += queue.put_back(before=workload)
         changes += queue.look_at(workload)
+    changes += queue.put_back()
     changes += [change for workload in choosing for change in queue.change_capacity(workload)]
     changes += queue.observe(colocated)
     larger = queue.enlarge()
@@ -128,6 +143,7 @@ class SchedulingPass:
         openings: The free places of that round.
         told_round: Uids of runs whose status already includes that round.
         begins: Returns the timeline before any start; built from the snapshot if omitted.
+        incomplete: Running gangs whose lost pods were not considered yet, in turn.
     """
 
     snapshot: Snapshot
@@ -159,6 +175,8 @@ class SchedulingPass:
     openings: rounds.Openings = field(default_factory=rounds.Openings)
     told_round: set[str] = field(default_factory=set)
     begins: Callable[[], Timeline] | None = None
+    incomplete: list[Workload] = field(default_factory=list)
+    all_incomplete: Sequence[Workload] = ()
     _timeline: Timeline | None = None
 
     @classmethod
@@ -348,6 +366,64 @@ class SchedulingPass:
                 status = replace(status, assigned=news[each.uid])
             changes += _only_seen(each, replace(each, status=status))
         return changes
+
+    def complete(self, incomplete: Iterable[Workload]) -> None:
+        """Take in the running gangs with pods that are to be replaced."""
+        self.all_incomplete = tuple(incomplete)
+        self.incomplete = sorted(self.all_incomplete, key=_in_team)
+
+    def put_back(self, before: Workload | None = None) -> list[Change]:
+        """Place lost pods of running gangs that come before a pending run, or of all others.
+
+        The place of a lost pod still counts in the quota of its team, so it comes before runs of other teams, and in
+        its own by priority and age; but after runs that are owed what their team is guaranteed, and that of a scavenger
+        after all others. Where the rules choose a set of runs, pods are placed in what these leave.
+        """
+        if before is not None and (self.selected is not None or self.round is not None or before.uid in self.owed):
+            return []
+        turn = [each for each in self.incomplete if before is None or _comes_before(each, before)]
+        if not turn:
+            return []
+        self.incomplete = [each for each in self.incomplete if each not in turn]
+        return [change for each in turn if each.uid not in self.making.stopped for change in self._put_back(each)]
+
+    def _put_back(self, workload: Workload) -> list[Change]:
+        """Place the lost pods of a gang as far as there is room, or record why they wait."""
+        live = self.making.live(workload)
+        alive = {pod.index for pod in live}
+        due = [each for each in workload.status.missing if self.now >= each.retry_at and each.index not in alive]
+        if not due:
+            return []
+        spec = self._of_one(workload, live)
+        end = max(self.now, self.durations.ends_at(workload, self.pods[workload.uid], self.now))
+        create = list[CreatePod]()
+        for each in due:
+            waits = self.first is not None and (self.is_asking or self.rules.backfill is Backfill.NONE)
+            placed = None if waits else self._try(spec, shape_of(spec, self.free.doors), end)
+            if placed is None:
+                break
+            grant, node = placed[0].grant, placed[0].node
+            attempt = workload.status.attempt
+            create.append(CreatePod(attempt=attempt, index=each.index, node=node, grant=grant, replacement=each.times))
+            if self._timeline is not None:
+                self._timeline.hold(workload.uid, [(node, grant)], end)
+            if keeps_apart(spec.kubernetes):
+                spec = spec.away_from((*spec.capacity.avoided, node))
+        if create:
+            return [lost_pods.replaced(workload, tuple(create), self.now)]
+        names = (each.spec.name for each in self.holders)
+        told = lost_pods.waits(workload, why_waiting(spec, self.free, names))
+        return [] if told is None else [told]
+
+    def _of_one(self, workload: Workload, live: Sequence[Pod]) -> Training:
+        """Return the spec of one pod of a running gang, on nodes where it may be beside the others."""
+        spec, held = workload.spec.at(1), tuple(pod.node for pod in live)
+        if spec.capacity.auto:
+            spec = spec.on(spot=spot_deadline.is_on_spot(held, self.snapshot.nodes))
+        avoided = (*spec.capacity.avoided, *(held if keeps_apart(spec.kubernetes) else ()))
+        spec = spec.away_from(avoided) if avoided else spec
+        away = spec.away_from((*avoided, *workload.status.avoids))
+        return away if workload.status.avoids and has_room(away, self.free) else spec
 
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or record why it waits."""
@@ -703,11 +779,14 @@ class SchedulingPass:
         rules, left = replace(self.rules, preempts=False, moves=False), set(until)
         seen, pods, pending = without(self.snapshot, self.pods, victims, self.now)
         after = SchedulingPass.of(replace(seen, rules=rules), pods, self.busy, self.now, traits=self.traits)
+        leaving = {victim.workload.uid for victim in victims}
+        after.complete(each for each in self.all_incomplete if each.uid not in leaving)
         moved = {each.uid for each in self.waiting if each.uid in after.kept}
         for each in self.waiting:
             if each.uid in moved:
                 after.settle(each)
         for each in after.in_turn([*(each for each in self.waiting if each.uid not in moved), *pending]):
+            after.put_back(before=each)
             after.look_at(each)
             left.discard(each.uid)
             if not left:
@@ -744,6 +823,17 @@ class SchedulingPass:
                 timeline.hold(workload.uid, [(item.node, item.grant) for item in placed], end)
             self._timeline = timeline
         return self._timeline
+
+
+def _in_team(workload: Workload) -> tuple[int, float, str]:
+    """Return the order in which runs of a team get room."""
+    return -workload.spec.priority, workload.created_at, workload.uid
+
+
+def _comes_before(incomplete: Workload, pending: Workload) -> bool:
+    if is_scavenger(incomplete.spec) and not is_scavenger(pending.spec):
+        return False
+    return incomplete.spec.team != pending.spec.team or _in_team(incomplete) < _in_team(pending)
 
 
 def _runs_on(workload: Workload, busy: frozenset[str]) -> bool:

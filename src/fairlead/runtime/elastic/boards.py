@@ -67,20 +67,23 @@ class Board(Protocol):
         ...
 
 
-def open_board(directory: Path, server: tuple[str, int] | None, run: str, rank: int, token: str) -> Board:
+def open_board(
+    directory: Path, server: tuple[str, int] | None, run: str, rank: int, token: str, replacement: int = 0
+) -> Board:
     """Take a rank's place.
 
     Args:
         directory: Directory that the ranks share; with a server only those of this pod.
         server: Host and port of the server; None without one.
         run: Name of the run and attempt, which the server's ranks have in common.
+        replacement: Number of earlier pods of this rank in the attempt, whose processes get the place no more.
 
     Raises:
         ReformFailed: Another process holds the place, or the server cannot be reached.
     """
     if server is None:
         return FileBoard(directory, rank, token)
-    return ServedBoard(directory, server, run, rank, token)
+    return ServedBoard(directory, server, run, rank, token, replacement)
 
 
 class FileBoard:
@@ -156,7 +159,9 @@ class FileBoard:
 class ServedBoard:
     """A connection to `member_server.py`, which sends every change; reading waits for nothing."""
 
-    def __init__(self, directory: Path, server: tuple[str, int], run: str, rank: int, token: str) -> None:
+    def __init__(
+        self, directory: Path, server: tuple[str, int], run: str, rank: int, token: str, replacement: int = 0
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._server = server
@@ -165,7 +170,7 @@ class ServedBoard:
         self._changed = threading.Condition()
         self._num_posted = self._num_done = 0
         self._is_lost = self._is_closed = False
-        self._connection, rest = self._enter({"run": run, "rank": rank, "token": token})
+        self._connection, rest = self._enter({"run": run, "rank": rank, "token": token, "replacement": replacement})
         self.host: str = self._connection.getsockname()[0]
         # A data loader's worker that outlives its rank must not keep the connection open.
         os.register_at_fork(after_in_child=self._connection.close)
@@ -229,6 +234,8 @@ class ServedBoard:
                     self._living = {int(rank): str(token) for rank, token in first["living"].items()}
                     return connection, rest
                 connection.close()
+                if "replaced" in first:
+                    raise ReformFailed(f"the pod of rank {hello['rank']} was taken for lost, and is replaced")
                 problem = f"another process is rank {hello['rank']}"
                 deadline = min(deadline, time.monotonic() + ENTER_WITHIN_S)
             if time.monotonic() > deadline:

@@ -2,8 +2,9 @@
 
 Pods share no directory, so it holds what ranks on one machine keep in files: small JSON values by name, and which ranks
 are alive. A rank is alive for as long as its connection is, which its kernel closes when it is killed. Every change is
-sent to all ranks in one order, so that each has the same past. It decides nothing. One thread, standard library only,
-Python 3.9 or newer.
+sent to all ranks in one order, so that each has the same past. A rank of a pod's replacement ends the connection of the
+pod's own rank of that number, which is admitted no more: the pod was taken for lost, and may still run on a node that
+nobody reaches. Otherwise it decides nothing. One thread, standard library only, Python 3.9 or newer.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Server:
         self._listener.setblocking(False)
         self._values: dict[str, Any] = {}
         self._peers: dict[int, _Peer] = {}
+        self._replacements: dict[int, int] = {}
         self._broken: list[_Peer] = []
         self._ready = selectors.DefaultSelector()
         self._ready.register(listener, selectors.EVENT_READ)
@@ -113,7 +115,15 @@ class Server:
             return
         if said["run"] != self._run:
             raise ValueError("another run or attempt")
-        rank, token = int(said["rank"]), str(said["token"])
+        rank, token, replacement = int(said["rank"]), str(said["token"]), int(said.get("replacement") or 0)
+        newest = self._replacements.get(rank, 0)
+        if replacement < newest:
+            self._send(peer, {"replaced": rank})
+            return
+        if replacement > newest:
+            self._replacements[rank] = replacement
+            if rank in self._peers:
+                self._close(self._peers[rank])
         if rank in self._peers:
             self._send(peer, {"taken": rank})
             return

@@ -120,7 +120,8 @@ def _curves(question: Question, run: Workload) -> list[Curve]:
 
 def _pods(run: Workload, pods: tuple[Pod, ...]) -> list[dict[str, Any]]:
     newest = max((pod.attempt for pod in pods), default=0)
-    shown = [pod for pod in pods if pod.attempt == newest][:MOST_PODS]
+    last = {pod.index: pod for pod in sorted(pods, key=lambda pod: pod.replacement) if pod.attempt == newest}
+    shown = [last[index] for index in sorted(last)][:MOST_PODS]
     each = run.spec.ranks_on_each_node
     return [
         {
@@ -171,7 +172,7 @@ def _log(question: Question, run: Workload) -> dict[str, Any]:
     """Return the newest output lines that contain the query's ``find``, of the rank given by ``rank``."""
     find, rank = question.query.get("find", "").strip(), question.query.get("rank", "").strip()
     if rank and not re.fullmatch(r"\d{1,6}", rank):
-        raise BadRequest(f"rank: {rank!r} is not a rank; give a number from 0, or nothing for all ranks.")
+        raise BadRequest(f"rank: {rank!r} is no rank; give a number from 0, or nothing for all ranks.")
     query = LogQuery(
         tail=MOST_LINES + 1,
         pattern=re.compile(re.escape(find), re.IGNORECASE) if find else None,

@@ -114,6 +114,7 @@ class PodObject:
     run_uid: str = ""
     attempt: int = 0
     index: int = 0
+    replacement: int = 0
     told_at: float | None = None
     leaves_by: float | None = None
     refused: str | None = None
@@ -245,6 +246,7 @@ def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, 
         address=status.get("podIP") or "",
         attempt=_whole(labels.get(names.ATTEMPT)),
         index=names.index_in_gang(labels),
+        replacement=_whole(labels.get(names.REPLACEMENT)),
         told_at=_told_at(metadata) if leaves_by else None,
         leaves_by=seconds(leaves_by) if leaves_by else None,
         refused=str(scheduled.get("message") or "") if scheduled.get("reason") == "Unschedulable" else None,

@@ -62,8 +62,10 @@ class OneShotSnapshot:
         for node in {pod.node for pod in objects if pod.node}:
             # Users may not read nodes; the operator reports a lost node in the run's status.
             self._view.nodes.put(_unseen(node))
-        attempt = -1 if found.state.gang is None else found.state.gang.attempt
-        earlier = (stray(pod) for pod in objects if pod.attempt != attempt)
+        gang = found.state.gang
+        earlier = (
+            stray(pod) for pod in objects if gang is None or not gang.has(pod.attempt, pod.index, pod.replacement)
+        )
         return tuple(sorted((*earlier, *self._view.members(found)), key=lambda pod: (pod.attempt, pod.index)))
 
 

@@ -66,7 +66,8 @@ def _pod_of(client: Client, run: Workload, index: int) -> Object | None:
     place = f"/api/v1/namespaces/{run.spec.team}/pods"
     if run.spec.engine is None:
         try:
-            return client.get(f"{place}/{names.pod_name(run.spec, run.status.attempt, index)}")
+            name = names.pod_name(run.spec, run.status.attempt, index, run.status.replacement(index))
+            return client.get(f"{place}/{name}")
         except ApiError as error:
             if error.status != 404:
                 raise

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 from fairlead.cluster import contract
-from fairlead.cluster.kubernetes.names import pod_name, service_name
+from fairlead.cluster.kubernetes.names import host_name, service_name
 from fairlead.runtime.rendezvous import FIRST_PORT
 from fairlead.specs.training import Elastic
 from fairlead.state.plan import CreatePod
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.run_places import place_of
 from fairlead.state.snapshot import Workload
 
@@ -30,12 +31,13 @@ LOG_FILES = 1
 def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | None) -> dict[str, str]:
     """Return the variables that all ranks of a pod share."""
     domain = f"{service_name(workload)}.{workload.spec.team}.svc"
-    first = pod_name(workload.gang, create.attempt, 0)
+    first = host_name(workload.gang, create.attempt, 0)
     env = contract.environment(
         workload,
         attempt=create.attempt,
         index=create.index,
-        pod_uid=f"{workload.uid}-{create.attempt}-{create.index}",
+        pod_uid=pod_uid(workload.uid, create.attempt, create.index, create.replacement),
+        replacement=create.replacement,
         pod_dir=POD_DIR,
         run_dir=RUN_DIR,
         checkpoint_to=checkpoint_to,
@@ -66,7 +68,7 @@ def instructions(
     spec = workload.spec
     ranks, first = spec.ranks_on_each_node, create.index * spec.ranks_on_each_node
     pod: dict[str, Any] = {
-        "uid": f"{workload.uid}-{create.attempt}-{create.index}",
+        "uid": pod_uid(workload.uid, create.attempt, create.index, create.replacement),
         "workdir": WORK_DIR if has_parts or archive is not None else spec.workdir,
         "parts": WORKDIR_PARTS if has_parts else None,
         **({} if archive is None else {"archive": archive}),

@@ -83,7 +83,7 @@ def render_pod(
             nodes. Each toleration of a pod costs the API server a tenth of a millisecond or two.
     """
     spec = workload.spec
-    name = names.pod_name(spec, create.attempt, create.index)
+    name = names.pod_name(spec, create.attempt, create.index, create.replacement)
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": spec.team,
@@ -92,6 +92,7 @@ def render_pod(
             **names.run_labels(workload),
             names.ATTEMPT: str(create.attempt),
             names.INDEX: str(create.index),
+            **({names.REPLACEMENT: str(create.replacement)} if create.replacement else {}),
         },
         "annotations": {
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -129,7 +130,7 @@ def render_pod(
         ranks |= _served(spec)
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        "hostname": name,
+        "hostname": names.host_name(spec, create.attempt, create.index),
         "subdomain": names.service_name(workload),
         "terminationGracePeriodSeconds": math.ceil(spec.grace_s) + unlisted_s(spec) + GRACE_SLACK_S,
         "automountServiceAccountToken": False,

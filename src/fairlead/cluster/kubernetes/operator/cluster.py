@@ -31,6 +31,7 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import (
     INTENT,
     SUBMITTED,
     AnyObject,
+    Gang,
     RunRecord,
     TrainingObject,
     adopted,
@@ -477,7 +478,7 @@ class KubernetesCluster:
             over = [
                 pod
                 for pod in self.view.over(found.uid).values()
-                if pod.attempt == gang.attempt and pod.uid not in known
+                if gang.has(pod.attempt, pod.index, pod.replacement) and pod.uid not in known
             ]
             if over:
                 state = replace(state, ended=(*state.ended, *over))
@@ -488,6 +489,8 @@ class KubernetesCluster:
                 gone = {pod.index for pod in state.ended}
                 if all((gang.attempt, index) in there or index in gone for index in range(len(gang.nodes))):
                     state = replace(state, gang=replace(gang, created=True))
+            if state.gang is not None and not all(each.created for each in state.gang.replaced):
+                state = replace(state, gang=self._with_created(found.uid, state))
             attempt, pull = self._pulls.get(found.uid, (-1, None))
             if state.gang is not None and state.gang.attempt == attempt:
                 state = replace(state, gang=replace(state.gang, pull=pull))
@@ -496,6 +499,19 @@ class KubernetesCluster:
             state = reported(state, attempt, events, next_event=lambda: self._next_event(time.time()))
         progress = self.progress_of(found.uid)
         return state if progress is None else replace(state, progress=progress)
+
+    def _with_created(self, uid: str, state: RunRecord) -> Gang | None:
+        """Return the gang with the replacements whose pods have been seen by now."""
+        gang = state.gang
+        if gang is None:
+            return None
+        there = {(pod.attempt, pod.index, pod.replacement) for pod in self.view.pods_of(uid).values()}
+        there |= {(pod.attempt, pod.index, pod.replacement) for pod in state.ended}
+        replaced = tuple(
+            replace(each, created=each.created or (gang.attempt, each.index, each.number) in there)
+            for each in gang.replaced
+        )
+        return replace(gang, replaced=replaced)
 
     def adopt(self, found: TrainingObject) -> bool:
         """Record an edited spec or an unknown intent, with the event; return False if the object has changed."""

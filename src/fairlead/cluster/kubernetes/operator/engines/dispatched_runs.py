@@ -16,7 +16,7 @@ from fairlead.cluster.kubernetes.engines.port import Object
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name, render_bundle
 from fairlead.cluster.kubernetes.manifests.services import render_service, render_slice
-from fairlead.cluster.kubernetes.names import RUN, pod_name
+from fairlead.cluster.kubernetes.names import RUN, host_name
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.frozen import dataclass
@@ -103,7 +103,7 @@ class DispatchedRuns:
             self._guests[uid] = guest
         addresses = _addresses(pods)
         if self._written[uid] != addresses:
-            names = {pod_name(guest.run.spec, guest.attempt, index): place for index, place in addresses.items()}
+            names = {host_name(guest.run.spec, guest.attempt, index): place for index, place in addresses.items()}
             place = f"/apis/discovery.k8s.io/v1/namespaces/{guest.run.spec.team}/endpointslices"
             self._apply(place, guest, render_slice(guest.run, 0, names))
             self._written[uid] = addresses

@@ -32,6 +32,7 @@ from fairlead.ledger.usage import DAY_MS, WHOLE, Holder, Interval, Use, millisec
 from fairlead.policy.placement.node_eligibility import price_label
 from fairlead.specs.pool import Pool
 from fairlead.state.plan import CreatePod
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.snapshot import Grant, Node, Pod, PodPhase, Progress, Snapshot, Spending, Workload
 from fairlead.text.money import MICROUSD
 
@@ -544,14 +545,14 @@ class LedgerKeeper:
         return None
 
     def _earlier(self, found: TrainingObject) -> Iterable[Pod]:
-        """Return ended pods of earlier attempts whose objects still exist."""
+        """Return ended pods whose objects still exist of earlier attempts, or that were replaced."""
         run, gang = found.workload, found.state.gang
         if run is None or gang is None:
             return
         ranks = run.spec.ranks_on_each_node
         for pod in self._view.pods_of(found.uid).values():
-            if pod.attempt != gang.attempt and pod.is_over:
-                uid = f"{pod.run_uid}-{pod.attempt}-{pod.index}"
+            if pod.is_over and not gang.has(pod.attempt, pod.index, pod.replacement):
+                uid = pod_uid(pod.run_uid, pod.attempt, pod.index, pod.replacement)
                 known = self._open.get(found.uid, {}).get(uid)
                 member = CreatePod(
                     attempt=pod.attempt, index=pod.index, node=pod.node, grant=known.pod.grant if known else _grant(pod)

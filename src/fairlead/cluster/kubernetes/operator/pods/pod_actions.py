@@ -9,9 +9,10 @@ from fairlead.cluster.kubernetes.manifests.pods import unlisted_s
 from fairlead.cluster.kubernetes.operator.pods.pod_status import is_hopeless, is_on_lost_node
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 from fairlead.frozen import dataclass
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.snapshot import Phase, Pod, PodPhase
 
-# Ended pods of earlier attempts are kept for one attempt, for their logs.
+# Ended pods are kept until there are so many later ones in their place, for their logs.
 KEPT_STARTS = 1
 
 
@@ -21,6 +22,7 @@ class Create:
 
     attempt: int
     index: int
+    replacement: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class Verify:
 
     attempt: int
     index: int
+    replacement: int = 0
 
 
 Order = Create | Delete | Verify
@@ -67,38 +70,41 @@ def orders(
         return []
     given: list[Order] = []
     attempt = -1 if gang is None else gang.attempt
-    at = {(pod.attempt, pod.index): pod for pod in objects.values()}
+    at = {(pod.attempt, pod.index, pod.replacement) for pod in objects.values()}
     notices = {notice.pod_uid: notice for notice in found.state.notices}
     is_ours = run.spec.engine is None
     if gang is not None and is_ours:
         wanted = run.status.phase in (Phase.STARTING, Phase.RUNNING) and run.status.attempt == attempt
         for pod in members:
-            if (attempt, pod.index) in at or pod.phase.is_final:
+            if (attempt, pod.index, pod.replacement) in at or pod.phase.is_final:
                 continue
-            if gang.created:
-                given.append(Verify(attempt=attempt, index=pod.index))
+            if gang.is_created(pod.index):
+                given.append(Verify(attempt=attempt, index=pod.index, replacement=pod.replacement))
             elif wanted and not is_creating and pod.uid not in notices:
-                given.append(Create(attempt=attempt, index=pod.index))
+                given.append(Create(attempt=attempt, index=pod.index, replacement=pod.replacement))
     for each in objects.values():
         if each.attempt in handed and not each.is_over and not (each.node or is_ours):
             continue  # its engine makes it wait for a node
-        notice = notices.get(f"{each.run_uid}-{each.attempt}-{each.index}")
+        notice = notices.get(pod_uid(each.run_uid, each.attempt, each.index, each.replacement))
         kill_at = None if notice is None else notice.kill_at
         if each.attempt in handed and each.told_at is None:
             kill_at = None  # its engine is told first, or it would replace the pod
         if kill_at is not None and each.started_at is not None:
             kill_at += unlisted_s(run.spec)
-        order = _deletion(each, attempt, kill_at, nodes.get(each.node), now)
+        num_later = attempt - each.attempt
+        if gang is not None and each.attempt == attempt and each.index < len(gang.nodes):
+            num_later = gang.number(each.index) - each.replacement
+        order = _deletion(each, num_later, kill_at, nodes.get(each.node), now)
         if order is not None:
             given.append(order)
     return given
 
 
 def _deletion(
-    pod: PodObject, attempt: int, kill_at: float | None, node: NodeObject | None, now: float
+    pod: PodObject, num_later: int, kill_at: float | None, node: NodeObject | None, now: float
 ) -> Delete | None:
     if pod.is_over:
-        is_old = pod.attempt < attempt - KEPT_STARTS
+        is_old = num_later > KEPT_STARTS
         return Delete(key=pod.key, uid=pod.uid, grace_s=0) if is_old and pod.told_at is None else None
     if is_on_lost_node(pod, node):
         return Delete(key=pod.key, uid=pod.uid, grace_s=0)

@@ -31,6 +31,7 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 from fairlead.cluster.origins import is_run_name
 from fairlead.errors import ClusterError
 from fairlead.state.plan import CreatePod
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
 
 log = logging.getLogger(__name__)
@@ -156,13 +157,13 @@ class Agent:
 
     def _give(self, found: TrainingObject, order: Order) -> None:
         if isinstance(order, Create):
-            name = f"create {found.key}-{order.attempt}-{order.index}"
+            name = f"create {pod_uid(found.key, order.attempt, order.index, order.replacement)}"
             self._work.submit(found.uid, name, partial(self._create, found, order))
         elif isinstance(order, Delete):
             name = f"delete {order.key} {order.uid} within {order.grace_s} s"
             self._work.submit(found.uid, name, partial(self._delete, order))
         else:
-            name = f"look for {found.key}-{order.attempt}-{order.index}"
+            name = f"look for {pod_uid(found.key, order.attempt, order.index, order.replacement)}"
             self._work.submit(found.uid, name, partial(self._verify, found, order))
 
     def _create(self, found: TrainingObject, order: Create) -> None:
@@ -184,10 +185,12 @@ class Agent:
         gang, run = found.state.gang, found.workload
         if gang is None or run is None:
             return False
-        uid = f"{found.uid}-{order.attempt}-{order.index}"
-        there = self._view.pods.get(f"{found.namespace}/{pod_name(run.spec, order.attempt, order.index)}")
+        uid = pod_uid(found.uid, order.attempt, order.index, order.replacement)
+        name = pod_name(run.spec, order.attempt, order.index, order.replacement)
+        there = self._view.pods.get(f"{found.namespace}/{name}")
         return (
-            gang.attempt == order.attempt == run.status.attempt
+            gang.has(order.attempt, order.index, order.replacement)
+            and gang.attempt == run.status.attempt
             # The request may have been queued while the same request was running.
             and (there is None or there.run_uid != found.uid)
             and run.status.phase in (Phase.STARTING, Phase.RUNNING)
@@ -322,7 +325,7 @@ class Agent:
             self._view.pods.put(content)
 
     def _verify(self, found: TrainingObject, order: Verify) -> None:
-        name = f"{found.name}-{order.attempt}-{order.index}"
+        name = pod_uid(found.name, order.attempt, order.index, order.replacement)
         try:
             content = self._client.get(f"/api/v1/namespaces/{found.namespace}/pods/{name}")
         except ApiError as error:
@@ -332,8 +335,9 @@ class Agent:
             seen = self._view.pods.put(content)
             if seen is not None and seen.run_uid == found.uid:
                 return
-        if found.state.gang is not None:
-            self._bury(found, found.state.gang.member(order.index), PodPhase.LOST, VANISHED, is_guess=True)
+        gang = found.state.gang
+        if gang is not None and gang.has(order.attempt, order.index, order.replacement):
+            self._bury(found, gang.member(order.index), PodPhase.LOST, VANISHED, is_guess=True)
 
     def _bury(
         self, found: TrainingObject, member: CreatePod, phase: PodPhase, message: str, *, is_guess: bool = False
@@ -341,10 +345,11 @@ class Agent:
         """Record the end of a pod that has no object."""
         self._view.bury(
             Pod(
-                uid=f"{found.uid}-{member.attempt}-{member.index}",
+                uid=pod_uid(found.uid, member.attempt, member.index, member.replacement),
                 workload_uid=found.uid,
                 attempt=member.attempt,
                 index=member.index,
+                replacement=member.replacement,
                 node=member.node,
                 grant=replace(member.grant) if member.grant else Grant(),
                 phase=phase,

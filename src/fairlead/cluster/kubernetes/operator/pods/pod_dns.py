@@ -7,7 +7,7 @@ from functools import partial
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.manifests.services import MOST_ENDPOINTS, render_slice
-from fairlead.cluster.kubernetes.names import pod_name
+from fairlead.cluster.kubernetes.names import host_name
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 from fairlead.state.snapshot import Phase, Workload
 
@@ -48,16 +48,22 @@ class Addressing:
                 return True
             known = self._written[found.uid] = _Written(at=0.0)
         pods = sorted(
-            (pod for pod in objects.values() if pod.attempt == gang.attempt and pod.address and not pod.is_over),
+            (
+                pod
+                for pod in objects.values()
+                if gang.has(pod.attempt, pod.index, pod.replacement) and pod.address and not pod.is_over
+            ),
             key=lambda pod: pod.index,
         )
         wanted: dict[int, Addresses] = {}
         for pod in pods:
-            wanted.setdefault(pod.index // MOST_ENDPOINTS, {})[pod_name(run.spec, pod.attempt, pod.index)] = pod.address
+            wanted.setdefault(pod.index // MOST_ENDPOINTS, {})[host_name(run.spec, pod.attempt, pod.index)] = (
+                pod.address
+            )
         news = {number: names for number, names in wanted.items() if known.slices.get(number) != names}
         if not news:
             return True
-        is_first = pods[0].index == 0 and pod_name(run.spec, gang.attempt, 0) not in known.slices.get(0, {})
+        is_first = pods[0].index == 0 and host_name(run.spec, gang.attempt, 0) not in known.slices.get(0, {})
         if not is_first and len(pods) < len(gang.nodes) and now - known.at < EVERY_S:
             return False
         known.at = now

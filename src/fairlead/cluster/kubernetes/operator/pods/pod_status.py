@@ -7,6 +7,7 @@ from fairlead.cluster.kubernetes.operator.pods.pod_reports import Ending, read_e
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.slow_starts import LIMIT_S, TOLD_AFTER_S
 from fairlead.state.plan import CreatePod
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.snapshot import Grant, Pod, PodPhase, Silence
 
 # kube-scheduler's caches may lag behind freed resources; it tries again at every change.
@@ -105,10 +106,11 @@ def observe_pod(
         message = f"node {pod.node} is not ready: its kubelet does not answer"
     keeps = phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
     return Pod(
-        uid=f"{pod.run_uid}-{pod.attempt}-{pod.index}",
+        uid=pod_uid(pod.run_uid, pod.attempt, pod.index, pod.replacement),
         workload_uid=pod.run_uid,
         attempt=pod.attempt,
         index=pod.index,
+        replacement=pod.replacement,
         node=pod.node or member.node,
         grant=member.grant,
         phase=phase,
@@ -248,7 +250,7 @@ def why_not_started(pod: PodObject) -> str:
             "registry name a pull secret under `kubernetes.spec.imagePullSecrets`"
         )
     if reason == "InvalidImageName":
-        return f"the image {pod.image} is not a valid name: {said}; correct `image`"
+        return f"the image {pod.image} is no valid name: {said}; correct `image`"
     if reason == "CreateContainerConfigError":
         return f"the container cannot be set up on {pod.node}: {said}; create what it refers to, or correct the name"
     return f"the container cannot start on {pod.node}: {said}; the image needs Python 3.9 or newer as `python3`"

@@ -38,6 +38,7 @@ from fairlead.specs.engines import Engine
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.team import Team
 from fairlead.state.plan import CreatePod
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.snapshot import Phase, Pod, PodPhase, Progress
 
 log = logging.getLogger(__name__)
@@ -289,7 +290,8 @@ class Informers:
             return ()
         if run.spec.engine is not None:
             return self._engine_members(found, gang, run.spec.engine, run.spec.ranks_on_each_node)
-        objects = {pod.index: pod for pod in self.pods_of(found.uid).values() if pod.attempt == gang.attempt}
+        own = self.pods_of(found.uid).values()
+        objects = {pod.index: pod for pod in own if gang.has(pod.attempt, pod.index, pod.replacement)}
         notices = {notice.pod_uid: notice.since for notice in found.state.notices}
         ended = {pod.uid: pod for pod in found.state.ended} | self.over(found.uid)
         kept, active_at = self._seen.setdefault(found.uid, {}), self._active.get(found.uid)
@@ -300,20 +302,20 @@ class Informers:
             in_flight = {index for of, attempt, index in self._in_flight if (of, attempt) == (found.uid, gang.attempt)}
         seen: list[Pod] = []
         for index in range(len(gang.nodes)):
-            uid = f"{found.uid}-{gang.attempt}-{index}"
+            uid = pod_uid(found.uid, gang.attempt, index, gang.number(index))
             told_at, pod = notices.get(uid), objects.get(index)
             if uid in ended:
                 seen.append(ended[uid])
                 continue
             node = nodes.get(pod.node) if pod is not None else None
-            coming = gang.created or index in in_flight
+            coming = gang.is_created(index) or index in in_flight
             # The objects that each member was read from: of a thousand members few change between two looks.
-            basis = gang.attempt, pod, node, told_at, active_at, heard_at, coming
+            basis = gang.attempt, gang.replacement(index), pod, node, told_at, active_at, heard_at, coming
             known = kept.get(index)
             if known is None or known[0] != basis:
                 member, of_pod = gang.member(index), range(index * ranks, (index + 1) * ranks)
                 if pod is None:
-                    was = _absent(found.uid, member, gang.at, told_at=told_at, coming=coming)
+                    was = _absent(found.uid, member, _decided_at(gang, index), told_at=told_at, coming=coming)
                 else:
                     was = observe_pod(
                         pod, member, ranks=of_pod, told_at=told_at, node=node, gone=False,
@@ -459,11 +461,11 @@ class Informers:
         """Record how a pod of a current gang ended, now that its object is gone."""
         found = self.find(pod.run_uid)
         gang = found.state.gang if found is not None else None
-        if found is None or found.workload is None or gang is None or gang.attempt != pod.attempt:
+        if found is None or found.workload is None or gang is None:
             return
-        if pod.index >= len(gang.nodes):
+        if pod.index >= len(gang.nodes) or not gang.has(pod.attempt, pod.index, pod.replacement):
             return
-        uid = f"{pod.run_uid}-{pod.attempt}-{pod.index}"
+        uid = pod_uid(pod.run_uid, pod.attempt, pod.index, pod.replacement)
         ranks = found.workload.spec.ranks_on_each_node
         told_at = next((notice.since for notice in found.state.notices if notice.pod_uid == uid), None)
         node = self.nodes.get(pod.node) if pod.node else None
@@ -526,7 +528,9 @@ class Informers:
                     # What the status holds, and pods of earlier attempts, need not be kept here.
                     kept = {pod.uid for pod in after.state.ended}
                     self._over[after.uid] = {
-                        uid: pod for uid, pod in over.items() if uid not in kept and pod.attempt >= gang.attempt
+                        uid: pod
+                        for uid, pod in over.items()
+                        if uid not in kept and (pod.attempt, pod.replacement) >= (gang.attempt, gang.number(pod.index))
                     }
         self._mark(runs={run.uid for run in (before, after) if run is not None})
 
@@ -536,14 +540,20 @@ def trainings_path(namespace: str, name: str | None = None) -> str:
     return objects_path("Training", namespace, name)
 
 
+def _decided_at(gang: Gang, index: int) -> float:
+    found = gang.replacement(index)
+    return gang.at if found is None else found.at
+
+
 def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None, coming: bool) -> Pod:
     """Return a member that has no pod yet, and gets none if it was told to stop before its creation began."""
     cancelled = told_at is not None and not coming
     return Pod(
-        uid=f"{run_uid}-{member.attempt}-{member.index}",
+        uid=pod_uid(run_uid, member.attempt, member.index, member.replacement),
         workload_uid=run_uid,
         attempt=member.attempt,
         index=member.index,
+        replacement=member.replacement,
         node=member.node,
         grant=member.grant,
         phase=PodPhase.FAILED if cancelled else PodPhase.CREATED,

@@ -7,6 +7,7 @@ from fairlead.cluster.kubernetes.api.objects import Amounts, NodeObject, PodObje
 from fairlead.cluster.kubernetes.devices import gpus_of
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER_CPU_MILLI, REPORTER_MEMORY_BYTES
 from fairlead.policy.placement.node_eligibility import price_label
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.snapshot import Grant, Leaving, Node, Pod, PodPhase
 
 OTHERS = "others-"
@@ -52,7 +53,7 @@ def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], comi
     """
     ours = tuple(ours)
     there = list(bound)
-    seen = {f"{pod.run_uid}-{pod.attempt}-{pod.index}" for pod in there if pod.run_uid}
+    seen = {pod_uid(pod.run_uid, pod.attempt, pod.index, pod.replacement) for pod in there if pod.run_uid}
     counted = [pod for pod in ours if pod.uid in seen]
     requests = [*(pod.requests for pod in there), *coming]
     foreign = _foreign(node, requests, ours, counted)

@@ -54,13 +54,30 @@ DETAIL_LINES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """A member whose pod was lost and replaced while the others went on in place.
+
+    Attributes:
+        number: How often it was lost.
+        at: When the last replacement was decided.
+        created: Its pod was created once; if it is missing, it has been deleted.
+    """
+
+    index: int
+    number: int
+    at: float
+    created: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
     """An attempt of a run as it was decided, with one entry of ``nodes`` and ``gpus`` for each member.
 
     Attributes:
         gpus: The granted devices of each member, joined by commas.
         pull: The pull of images by the pod that started last; None for none, or while it is unknown.
-        created: All of its pods were created once; a missing one has been deleted.
+        created: All of its first pods were created once; a missing one has been deleted.
+        replaced: The members whose pods were replaced, by index.
     """
 
     attempt: int
@@ -72,6 +89,25 @@ class Gang:
     gpus: tuple[str, ...]
     created: bool = False
     pull: ImagePull | None = None
+    replaced: tuple[Replacement, ...] = ()
+
+    def replacement(self, index: int) -> Replacement | None:
+        """Return the replacement of a member; None while it has its first pod."""
+        return next((each for each in self.replaced if each.index == index), None)
+
+    def number(self, index: int) -> int:
+        """Return how often the pod of a member was replaced."""
+        found = self.replacement(index)
+        return 0 if found is None else found.number
+
+    def is_created(self, index: int) -> bool:
+        """Return whether the present pod of a member was created once; a missing one has been deleted."""
+        found = self.replacement(index)
+        return self.created if found is None else found.created
+
+    def has(self, attempt: int, index: int, replacement: int) -> bool:
+        """Return whether a pod is of this attempt and was not replaced."""
+        return attempt == self.attempt and replacement == self.number(index)
 
     def member(self, index: int) -> CreatePod:
         """Return the decision for one member."""
@@ -81,7 +117,8 @@ class Gang:
             gpu_uuids=tuple(uuid for uuid in self.gpus[index].split(",") if uuid),
             gpu_milli=self.gpu_milli,
         )
-        return CreatePod(attempt=self.attempt, index=index, node=self.nodes[index], grant=grant)
+        number = self.number(index)
+        return CreatePod(attempt=self.attempt, index=index, node=self.nodes[index], grant=grant, replacement=number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +337,8 @@ def changed(found: AnyObject, change: Change, now: float, *, event_id: int) -> R
     state = replace(state, status=status, intent=intent, heard=heard)
     if change.create and (state.gang is None or state.gang.attempt != change.create[0].attempt):
         state = replace(state, gang=_gang(change.create, now), ended=(), notices=(), reported_at=0.0)
+    elif change.create and state.gang is not None:
+        state = _with_replacements(state, state.gang, change.create, now)
     if change.terminate:
         state = replace(state, notices=_notices(state.notices, change, now))
     if change.event is not None:
@@ -471,6 +510,25 @@ def _gang(create: tuple[CreatePod, ...], now: float) -> Gang:
         gpu_milli=grant.gpu_milli,
         nodes=tuple(member.node for member in members),
         gpus=tuple(",".join(member.grant.gpu_uuids) for member in members),
+    )
+
+
+def _with_replacements(state: RunRecord, gang: Gang, create: tuple[CreatePod, ...], now: float) -> RunRecord:
+    """Return the state with new pods for lost members; what is known of the lost ones is not needed any more."""
+    nodes, gpus = list(gang.nodes), list(gang.gpus)
+    known = {each.index: each for each in gang.replaced}
+    new = [each for each in create if each.replacement > gang.number(each.index)]
+    for each in new:
+        nodes[each.index], gpus[each.index] = each.node, ",".join(each.grant.gpu_uuids)
+        known[each.index] = Replacement(index=each.index, number=each.replacement, at=now)
+    replaced = tuple(known[index] for index in sorted(known))
+    gang = replace(gang, nodes=tuple(nodes), gpus=tuple(gpus), replaced=replaced)
+    over = {pod.uid for pod in state.ended if not gang.has(pod.attempt, pod.index, pod.replacement)}
+    return replace(
+        state,
+        gang=gang,
+        ended=tuple(pod for pod in state.ended if pod.uid not in over),
+        notices=tuple(notice for notice in state.notices if notice.pod_uid not in over),
     )
 
 

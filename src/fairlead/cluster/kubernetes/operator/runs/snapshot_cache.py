@@ -233,6 +233,10 @@ def _is_wanted(workload: AnyWorkload) -> bool:
 
 def everyone(view: Informers, found: TrainingObject) -> tuple[Pod, ...]:
     """Return the members of a run's latest gang, and live pods of any other."""
-    attempt = -1 if found.state.gang is None else found.state.gang.attempt
-    others = (pod for pod in view.pods_of(found.uid).values() if pod.attempt != attempt and not pod.is_over)
+    gang = found.state.gang
+    others = (
+        pod
+        for pod in view.pods_of(found.uid).values()
+        if not pod.is_over and (gang is None or not gang.has(pod.attempt, pod.index, pod.replacement))
+    )
     return (*view.members(found), *(stray(pod) for pod in others))
