@@ -403,7 +403,7 @@ class _Board:
         return self._job(run.spec, name, run.submitted_at, takes_s, may_leave=may_leave)
 
     def _job(self, spec: Training, name: int, since: float, takes_s: float, *, may_leave: bool) -> Job:
-        one = replace(spec, nodes=1, most_nodes=None) if spec.nodes != 1 or spec.most_nodes is not None else spec
+        one = spec.at(1) if spec.nodes != 1 or spec.most_nodes is not None else spec
         suits = frozenset(index for index, node in enumerate(self._room.nodes) if why_never(one, (node,)) is None)
         return Job(
             name=name,
