@@ -189,14 +189,14 @@ class RunHandle(WorkloadHandle[TrainingSpec]):
         """
         ranks = None if rank is None else frozenset([rank] if isinstance(rank, int) else rank)
         if ranks is not None and min(ranks, default=0) < 0:
-            raise InvalidArgument(f"rank: {min(ranks)} is no rank; they count from 0.")
+            raise InvalidArgument(f"rank: {min(ranks)} is not a rank; they count from 0.")
         if tail is not None and tail < 1:
-            raise InvalidArgument(f"tail: {tail} is no number of lines; give 1 or more.")
+            raise InvalidArgument(f"tail: {tail} is not a number of lines; give 1 or more.")
         try:
             pattern = None if grep is None else re.compile(grep)
         except re.error as error:
             raise InvalidArgument(
-                f"grep: {grep!r} is no regular expression: {error}. For a plain text give re.escape({grep!r})."
+                f"grep: {grep!r} is not a regular expression: {error}. For a plain text give re.escape({grep!r})."
             ) from error
         begin, end = _unix_time("since", since), _unix_time("until", until)
         query = LogQuery(ranks=ranks, attempt=attempt, since=begin, until=end, pattern=pattern, tail=tail)

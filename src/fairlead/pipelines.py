@@ -92,7 +92,7 @@ class PipelineHandle(WorkloadHandle[WorkloadSpec]):
         """
         tasks = [task for task in self.tasks() if task.step == step]
         if not tasks or any(RESULT not in task.outputs for task in tasks):
-            why = f"is {tasks[0].phase.value}: {tasks[0].message}" if tasks else "is no step"
+            why = f"is {tasks[0].phase.value}: {tasks[0].message}" if tasks else "is not a step"
             raise NotFound(f"{self.name}: {step} {why}.")
         store = Artefacts(store_of(Home.open()))
         values = [load(store.path(task.outputs[RESULT])) for task in tasks]
@@ -120,7 +120,7 @@ def _described(function: Function, known: dict[str, dict[str, Any]], workdir: Pa
             words.append(f"{own}[]" if is_fanned_out else own)
         elif parameter.default is parameter.empty:
             steps = ", ".join(known)
-            raise InvalidSpec((f"{name}: {own} is no step of the pipeline, and has no default; steps: {steps}.",))
+            raise InvalidSpec((f"{name}: {own} is not a step of the pipeline, and has no default; steps: {steps}.",))
     file = os.path.relpath(_file(function), workdir)
     command = shlex.join([sys.executable, "-m", "fairlead.runtime.steps", file, name, *words])
     program = keys.pop("training", None)
@@ -140,7 +140,7 @@ def _list_of(keys: dict[str, Any]) -> str | None:
 def _keys(function: Function) -> dict[str, Any]:
     keys: dict[str, Any] | None = getattr(function, KEYS, None)
     if keys is None:
-        raise InvalidSpec((f"{getattr(function, '__name__', function)!r} is no step; mark it with @fairlead.step.",))
+        raise InvalidSpec((f"{getattr(function, '__name__', function)!r} is not a step; mark it with @fairlead.step.",))
     for key in ("run", "sweep", "outputs"):
         if key in keys:
             raise InvalidSpec((f"{function.__name__}: {key}: a function has none; leave it out, or use a spec file.",))

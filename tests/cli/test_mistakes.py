@@ -104,8 +104,11 @@ def test_what_may_be_ignored_is_ignored_only_on_request(call: Call) -> None:
         (("run", "--", "x" * 70_000), "the command"),
         (("plan",), "Missing argument"),
         (("logs", "done", "--since", "1h", "--until", "2h"), "--since is later than --until"),
-        (("logs", "done", "--since", "yesterday"), "'yesterday' is no point in time; give how long ago, such as 10m"),
-        (("logs", "done", "--until", "2026-13-01"), "'2026-13-01' is no point in time"),
+        (
+            ("logs", "done", "--since", "yesterday"),
+            "'yesterday' is not a point in time; give how long ago, such as 10m",
+        ),
+        (("logs", "done", "--until", "2026-13-01"), "'2026-13-01' is not a point in time"),
         (("logs", "done", "--grep", "loss ("), "is not a regular expression: missing ), unterminated subpattern"),
         (("logs", "done", "--rank", "0;3"), "'0;3' names no ranks; give one, such as 3, or several"),
         (("logs", "done", "--rank", "3-1"), "'3-1' names no ranks"),

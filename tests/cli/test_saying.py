@@ -101,9 +101,9 @@ def test_delete_names_the_checkpoints_that_go_and_those_that_stay(call: Call, pa
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"grep": "("}, r"grep: '\(' is no regular expression: missing \), .* give re.escape"),
-        ({"rank": -1}, "rank: -1 is no rank"),
-        ({"tail": 0}, "tail: 0 is no number of lines"),
+        ({"grep": "("}, r"grep: '\(' is not a regular expression: missing \), .* give re.escape"),
+        ({"rank": -1}, "rank: -1 is not a rank"),
+        ({"tail": 0}, "tail: 0 is not a number of lines"),
         ({"since": "soon"}, "since: .*soon"),
     ],
 )

@@ -80,7 +80,7 @@ def test_json_lines_with_flags_are_read_and_rows_without_the_column_are_left_out
         ("id,loss\n1,2\n", "has no column 'error'; columns: id, loss"),
         ("id,error\n1,high\n", "row 1 has 'high' as error, which is no finite number"),
         ("id,error\n1,nan\n", "row 1 has 'nan' as error, which is no finite number"),
-        ('{"error": 1}\n[1]\n', "row 2 is no JSON object: [1]"),
+        ('{"error": 1}\n[1]\n', "row 2 is not a JSON object: [1]"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_row(tmp_path: Path, content: str, problem: str) -> None:

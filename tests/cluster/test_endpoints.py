@@ -164,7 +164,7 @@ def test_a_version_at_a_stage_is_served_as_it_was_pushed(desk: Desk) -> None:
     [
         ("other.bin", NotFound, "other.bin is not there"),
         ("s3://bucket/model", Conflict, "s3://bucket/model is not on this machine"),
-        ("run://train@newest", NotFound, "'run://train@newest' is no model"),
+        ("run://train@newest", NotFound, "'run://train@newest' is not a model"),
         ("run://train@best", NotFound, "The run train has no complete checkpoint"),
         ("churn@production", NotFound, "No model is named 'churn'"),
     ],

@@ -183,7 +183,7 @@ def test_a_disk_that_gets_full_while_a_model_is_pushed_is_told_as_that(
         ("./nowhere", "There is no file './nowhere'"),
         ("run://nobody@best", "no run named 'nobody'"),
         ("other@1", "No model is named 'other'"),
-        ("A model", "is no source"),
+        ("A model", "is not a source"),
     ],
 )
 def test_a_source_that_is_not_there_is_refused(cluster: LocalCluster, source: str, says: str) -> None:
@@ -209,9 +209,9 @@ def test_mistakes_are_told_with_what_is_allowed(cluster: LocalCluster, tmp_path:
         resolve(cluster, "churn@staging")
     with pytest.raises(NotFound, match="Push one with --objective"):
         resolve(cluster, "churn@best")
-    with pytest.raises(InvalidSpec, match="is no stage"):
+    with pytest.raises(InvalidSpec, match="is not a stage"):
         promote(cluster, "churn@1", "best")
-    with pytest.raises(NotFound, match="is no version of a model"):
+    with pytest.raises(NotFound, match="is not a version of a model"):
         promote(cluster, "run://churn@best", "production")
     with pytest.raises(Conflict, match="is a file, not a checkpoint"):
         cluster.prepare(training(run="true", checkpoint=Checkpoint(origin="churn@1")), tmp_path)

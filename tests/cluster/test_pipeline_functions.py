@@ -86,7 +86,7 @@ def test_what_cannot_be_a_step_is_said() -> None:
     wrong: list[tuple[list[Any], str]] = [
         ([inner], "is not at the top level of a file"),
         ([numbers, plain], "mark it with @fairlead.step"),
-        ([total], "doubled is no step of the pipeline"),
+        ([total], "doubled is not a step of the pipeline"),
         ([], "there is no step"),
         ([numbers, numbers], "two functions have one name"),
     ]

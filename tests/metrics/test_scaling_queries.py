@@ -47,7 +47,7 @@ def test_a_query_answers_one_number(url: str, query: str, number: float) -> None
         ("nobody_exports_this", r"finds no series; .* `or vector\(0\)`"),
         ("sum(", "answers with status 400: invalid parameter .*query"),
         ("up[5m]", "a matrix, and one number is needed"),
-        ("vector(0) / 0", "answers NaN, which is no amount"),
+        ("vector(0) / 0", "answers NaN, which is not a number"),
         ("label_replace(vector(1), 'a', 'b', '', '') or vector(2)", "finds 2 series, .* put `sum"),
         ("'text'", "a string, and one number"),
     ],

@@ -112,7 +112,7 @@ def test_a_choice_of_no_tracker_is_refused() -> None:
     assert list(training.env_problems({"FAIRLEAD_TRACKERS": "none"})) == []
     ((key, problem),) = training.env_problems({"FAIRLEAD_TRACKERS": "mlflow,wandbb"})
     assert key == "env"
-    assert problem == ('FAIRLEAD_TRACKERS: "wandbb" is no tracker; give some of mlflow, wandb, tensorboard, or none')
+    assert problem == ('FAIRLEAD_TRACKERS: "wandbb" is not a tracker; give some of mlflow, wandb, tensorboard, or none')
 
 
 def test_every_point_is_sent_and_the_end_is_told(tmp_path: Path, target: FakeTarget) -> None:
@@ -209,7 +209,7 @@ def test_a_program_that_reports_by_itself_is_not_sent_twice(tmp_path: Path, targ
 
 @pytest.mark.parametrize("uri", ["sqlite:///mlflow.db", "databricks", "http://", "https://user:secret@"])
 def test_an_address_of_no_server_is_refused_without_its_secrets(uri: str) -> None:
-    with pytest.raises(Refused, match="is no address of an MLflow server") as refused:
+    with pytest.raises(Refused, match="is not an address of an MLflow server") as refused:
         Mlflow(uri, {})
     assert "secret" not in str(refused.value)
 

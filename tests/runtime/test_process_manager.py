@@ -74,7 +74,7 @@ def test_ranks_are_told_who_shares_a_host(ranks: int, on_each: int, said: str) -
 
 
 def test_another_protocol_is_refused(manager: ProcessManager) -> None:
-    with pytest.raises(ValueError, match="is no request of PMI"):
+    with pytest.raises(ValueError, match="is not a request of PMI"):
         Rank(manager).says("cmd=fullinit;pmijobid=1;")
 
 

@@ -140,8 +140,8 @@ def test_what_cannot_be_honoured_is_refused(words: Replica, given: dict[str, Any
     [
         ("hello", "messages[0] is 'hello'"),
         ({"role": "tool", "content": "x"}, "messages[0] has the role 'tool'"),
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "content that is no text"),
-        ({"role": "user"}, "content that is no text"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "content that is not text"),
+        ({"role": "user"}, "content that is not text"),
     ],
 )
 def test_a_message_that_is_no_text_is_refused(words: Replica, message: Any, says: str) -> None:

@@ -168,11 +168,11 @@ def test_a_malformed_input_is_refused_with_the_reason(doubler: Replica, inputs: 
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"", "the body is no JSON"),
+        (b"", "the body is not JSON"),
         (b"[]", "the body is a JSON list; give an object"),
-        (b"\xff", "the body is no UTF-8"),
+        (b"\xff", "the body is not UTF-8"),
         (b"[" * 90_000, "the body is nested too deeply"),
-        (b'{"inputs": ' + b"9" * 5000 + b"}", "the body is no JSON"),
+        (b'{"inputs": ' + b"9" * 5000 + b"}", "the body is not JSON"),
         (b'{"inputs": [], "priority": 1}', "the request has 'priority', which is not supported"),
         (b'{"inputs": [], "model_name": "m"}', "model_name is 'm' where the path has 'digits'"),
         (b'{"inputs": [], "id": 1}', "id is 1; give text"),
@@ -226,7 +226,7 @@ TENSOR = {"name": "a", "shape": [2], "datatype": "FP32", "parameters": {"binary_
         ([TENSOR], b"12345678", "-1", "Inference-Header-Content-Length is '-1'"),
         ([TENSOR], b"12345678", "1e3", "Inference-Header-Content-Length is '1e3'"),
         ([TENSOR], b"12345678", "99999999999999999999", "Inference-Header-Content-Length is"),
-        ([TENSOR], b"12345678", "3", "the body is no JSON"),
+        ([TENSOR], b"12345678", "3", "the body is not JSON"),
     ],
 )
 def test_binary_data_that_do_not_fit_are_refused(
@@ -260,7 +260,7 @@ def test_an_output_that_there_is_not_is_refused(echo: Replica) -> None:
         ("scalar", "has the shape [] for a batch of 1"),
         ("complex", "is of complex128, for which the protocol has no datatype"),
         ("nan", "has NaN or infinity, which JSON lacks; ask for it with binary_data"),
-        ("latin", "is no UTF-8, which JSON needs"),
+        ("latin", "is not UTF-8, which JSON needs"),
     ],
 )
 def test_what_is_no_result_is_told_apart_from_what_is_no_request(kind: str, says: str) -> None:

@@ -176,7 +176,7 @@ def test_a_process_serves_what_its_environment_says_and_ends_by_term(tmp_path: P
         ({}, "no predictor: give module:Class"),
         ({"FAIRLEAD_PREDICTOR": "model"}, "predictor is 'model'; give module:Class"),
         ({"FAIRLEAD_PREDICTOR": "m:M", "PORT": "http"}, "PORT is 'http'; give a number"),
-        ({"FAIRLEAD_PREDICTOR": "m:M", "FAIRLEAD_BATCHING": "{"}, "FAIRLEAD_BATCHING is no JSON"),
+        ({"FAIRLEAD_PREDICTOR": "m:M", "FAIRLEAD_BATCHING": "{"}, "FAIRLEAD_BATCHING is not JSON"),
         ({"FAIRLEAD_PREDICTOR": "m:M", "FAIRLEAD_BATCHING": '{"size": 1}'}, "FAIRLEAD_BATCHING has 'size'"),
         ({"FAIRLEAD_PREDICTOR": "m:M", "FAIRLEAD_BATCHING": '{"max_batch_size": 1.5}'}, "is 1.5; give a number"),
         ({"FAIRLEAD_PREDICTOR": "m:M", "FAIRLEAD_BATCHING": '{"max_batch_size": 0}'}, "is 0; give 1 to 65536"),

@@ -66,7 +66,7 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
         '<text>:6: steps.c.needs: there is no step "d"; steps: a, b, c',
         '<text>:6: steps.c.when: "b.data > f(3)" holds "f(3)"; a condition has names, numbers, texts, comparisons, '
         "`in`, `and`, `or` and `not` only",
-        '<text>:6: steps.c.each_of: "b.foo" is no output of its needs; outputs: b.data',
+        '<text>:6: steps.c.each_of: "b.foo" is not an output of its needs; outputs: b.data',
     )
 
 

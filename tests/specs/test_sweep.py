@@ -57,10 +57,10 @@ def test_values_get_into_the_command_the_variables_and_a_table_of_all() -> None:
         ({"parameters": "{lr: 5..1}"}, "ends below its beginning"),
         ({"parameters": "{lr: log 0..1}"}, "needs numbers above 0"),
         ({"parameters": "{lr: a | a}"}, "lists a value twice"),
-        ({"parameters": "{lr: 0.1..0.2 when opt=sgd}"}, "which is no parameter above it"),
+        ({"parameters": "{lr: 0.1..0.2 when opt=sgd}"}, "which is not a parameter above it"),
         ({"parameters": "{opt: a | b, lr: 0.1..0.2 when opt=c}"}, "opt=c, which opt never is"),
         ({"parameters": "{}"}, "none is given"),
-        ({"parameters": "{lr: 0.1..0.2}"}, "`{{layers}}` is no parameter of this sweep; those are: lr"),
+        ({"parameters": "{lr: 0.1..0.2}"}, "`{{layers}}` is not a parameter of this sweep; those are: lr"),
         (
             {"parameters": "{lr: 0.1..0.2, layers: 1..2, opt: a, momentum: 1, spare: 1..2}"},
             "spare: nothing in the trial",

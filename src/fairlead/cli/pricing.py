@@ -36,7 +36,7 @@ class Number(click.ParamType[Decimal]):
         except InvalidOperation:
             number = Decimal("nan")
         if not number.is_finite() or number < 0:
-            self.fail(f"{value!r} is no number from 0 on.", param, ctx)
+            self.fail(f"{value!r} is not a number from 0 on.", param, ctx)
         return number
 
 

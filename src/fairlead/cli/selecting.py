@@ -53,7 +53,7 @@ class Phases(click.ParamType[frozenset[Phase]]):
 
             near = difflib.get_close_matches(word.lower(), known, n=1)
             hint = f" Did you mean {known[near[0]]}?" if near else ""
-            self.fail(f"{word!r} is no phase.{hint} Phases: {allowed}.", param, ctx)
+            self.fail(f"{word!r} is not a phase.{hint} Phases: {allowed}.", param, ctx)
         if phase not in self._allowed:
             self.fail(f"this command does nothing to runs that are {phase}; phases: {allowed}.", param, ctx)
         return phase

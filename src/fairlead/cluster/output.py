@@ -229,6 +229,6 @@ def _moment(text: str, now: float) -> float:
 
 
 _MOMENTS = (
-    "{!r} is no point in time; give how long ago, such as 10m or 1h30m, a time, such as 2026-01-31T14:05 or 14:05:30, "
-    "or a Unix time, such as @1769860800"
+    "{!r} is not a point in time; give how long ago, such as 10m or 1h30m, a time, such as 2026-01-31T14:05 or "
+    "14:05:30, or a Unix time, such as @1769860800"
 )

@@ -175,5 +175,5 @@ def _number(query: PrometheusQuery, content: bytes) -> float:
     if len(numbers) > 1:
         raise QueryFailed(f"the query finds {len(numbers)} series, and one number is needed; put `sum()` around it")
     if not math.isfinite(numbers[0]):
-        raise QueryFailed(f"the query answers {values[0]}, which is no amount")
+        raise QueryFailed(f"the query answers {values[0]}, which is not a number")
     return numbers[0]

@@ -36,7 +36,7 @@ def read_json(path: Path, key: str = "") -> dict[str, Any]:
     except OSError as error:
         raise UnknownModel(f"{key}{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise UnknownModel(f"{key}{path} is no JSON: {error}") from error
+        raise UnknownModel(f"{key}{path} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise UnknownModel(f"{key}{path} holds no object; give a config.json of Hugging Face")
     return config

@@ -79,9 +79,9 @@ def alias(version: ModelVersion, content: Path, stage: str, env: Mapping[str, st
         body = {"name": found.name, "alias": stage, "version": found.version}
         _Registry(env).models.post("registered-models/alias", body)
     except Refused as error:
-        raise Conflict(f"{stage} is no alias of {version} in the registry: {error}. {again}") from error
+        raise Conflict(f"{stage} is not an alias of {version} in the registry: {error}. {again}") from error
     except OSError as error:
-        raise ClusterError(f"{stage} is no alias of {version} in the registry: {error}. {again}") from error
+        raise ClusterError(f"{stage} is not an alias of {version} in the registry: {error}. {again}") from error
     return found
 
 

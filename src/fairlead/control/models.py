@@ -127,7 +127,7 @@ def promote(cluster: ModelVersions, text: str, stage: str) -> tuple[ModelVersion
         raise InvalidSpec((f"--to: {problem}.",))
     reference = read_reference(text)
     if reference is None or reference.is_run:
-        raise NotFound(f"{text!r} is no version of a model. Give NAME@best, NAME@latest, NAME@3 or NAME@STAGE.")
+        raise NotFound(f"{text!r} is not a version of a model. Give NAME@best, NAME@latest, NAME@3 or NAME@STAGE.")
     version = find_version(cluster, reference)
     before = next((each for each in cluster.models(version.name) if each.stage == stage), None)
     now = cluster.promote_model(version, stage)
@@ -143,7 +143,7 @@ def delete(cluster: ModelVersions, text: str) -> ModelVersion:
     """
     reference = read_reference(text)
     if reference is None or reference.is_run or reference.number is None:
-        raise NotFound(f"{text!r} is no version of a model that can be removed. Give its number, such as NAME@3.")
+        raise NotFound(f"{text!r} is not a version of a model that can be removed. Give its number, such as NAME@3.")
     version = find_version(cluster, reference)
     cluster.remove_model(version)
     return version
@@ -177,7 +177,9 @@ def _source(cluster: LocalCluster, text: str) -> _Source:
         which = "@best" if not isinstance(run.spec, Training) else ""
         return _of_model(cluster, resolve(cluster, f"{RUN_SCHEME}{text}{which}"))
     if reference is None:
-        raise NotFound(f"{text!r} is no source. Give a run, RUN/STEP.OUTPUT of a pipeline, or a path such as ./{text}.")
+        raise NotFound(
+            f"{text!r} is not a source. Give a run, RUN/STEP.OUTPUT of a pipeline, or a path such as ./{text}."
+        )
     return _of_model(cluster, resolve(cluster, text))
 
 

@@ -132,7 +132,7 @@ def read_report(home: Home, name: str) -> SimulationReport:
     try:
         content = read_json(path)
         if content is None or content.get("version") != _VERSION:
-            raise ValueError("it is no report of this version")
+            raise ValueError("it is not a report of this version")
         return build(SimulationReport, content)
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ClusterError(

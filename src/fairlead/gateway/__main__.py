@@ -57,7 +57,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if not arguments.directory.is_dir():
-        parser.error(f"--directory: {arguments.directory} is no directory")
+        parser.error(f"--directory: {arguments.directory} is not a directory")
     for name in ("access_log_mb", "max_body_mb", "max_connections", "grace"):
         if getattr(arguments, name) <= 0:
             parser.error(f"--{name.replace('_', '-')} has to be more than 0; it is {getattr(arguments, name)}")
@@ -78,7 +78,7 @@ def main() -> None:
         if sys.platform != "linux":
             parser.error("--haproxy: only on Linux")
         if not os.access(settings.haproxy, os.X_OK):
-            parser.error(f"--haproxy: {settings.haproxy} is no program")
+            parser.error(f"--haproxy: {settings.haproxy} is not a program")
     try:
         listening = _listening(arguments)
         admin = _bound(arguments.admin_host, arguments.admin_port, reuse_port=False)
@@ -130,7 +130,7 @@ def _listening(arguments: argparse.Namespace) -> socket.socket:
         return _bound(arguments.host, arguments.port, reuse_port=arguments.reuse_port)
     inherited = socket.socket(fileno=arguments.listen_fd)
     if not inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise OSError(f"file descriptor {arguments.listen_fd} is no listening socket")
+        raise OSError(f"file descriptor {arguments.listen_fd} is not a listening socket")
     inherited.setblocking(False)
     return inherited
 

@@ -252,7 +252,7 @@ class Body:
             else:
                 self._trailer += len(line)
                 if self._trailer > LONGEST_HEAD or _FIELD.fullmatch(line) is None:
-                    raise Malformed("what follows the last chunk is no header field, or too much")
+                    raise Malformed("what follows the last chunk is not a header field, or too much")
         return b"".join(pieces)
 
 

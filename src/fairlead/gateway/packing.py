@@ -31,5 +31,5 @@ def unpacked(text: str, *, most_bytes: int = 64 * 1024 * 1024) -> Object:
     except zlib.error as error:
         raise ValueError(f"it is not compressed: {error}") from error
     if not isinstance(document, dict):
-        raise ValueError("it is no mapping")
+        raise ValueError("it is not a mapping")
     return document

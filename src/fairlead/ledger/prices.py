@@ -18,7 +18,7 @@ def parse_dollars(text: str) -> int:
     try:
         amount = Decimal(text.strip().removeprefix("$")) * MICROUSD
     except InvalidOperation:
-        raise ValueError(f"{text!r} is no amount of dollars; give a number, such as 2.50") from None
+        raise ValueError(f"{text!r} is not an amount of dollars; give a number, such as 2.50") from None
     if not amount.is_finite() or not 0 <= amount <= DOLLARS_MOST * MICROUSD:
         raise ValueError(f"{text!r} is out of bounds; give 0 to {DOLLARS_MOST} dollars")
     if amount != amount.to_integral_value():

@@ -138,7 +138,7 @@ class ProcessManager:
                     each("cmd=finalize_ack rc=0\n")
                 self.is_over = True
         elif command != "cmd=abort":  # the rank exits with the given code, which its shim records
-            raise ValueError(f"{line[:200]!r} is no request of PMI 1.1")
+            raise ValueError(f"{line[:200]!r} is not a request of PMI 1.1")
 
 
 def serve(listener: socket.socket, manager: ProcessManager) -> None:

@@ -55,5 +55,5 @@ def read_reference(text: str) -> ModelReference | None:
 def stage_problem(stage: str) -> str | None:
     """Return why a word is not a valid stage; None if it is valid."""
     if stage in (BEST, LATEST):
-        return f"{quote(stage)} is no stage: which version is {stage} follows from the versions; choose another word"
+        return f"{quote(stage)} is not a stage: which version is {stage} follows from the versions; choose another word"
     return STAGE.problem(stage)

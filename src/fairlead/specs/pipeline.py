@@ -455,7 +455,7 @@ class Pipeline:
             yield from _condition_problems("when", step.when, frozenset(given), "outputs of its needs", tuple(given))
         if step.each_of is not None and step.each_of not in given:
             listed = ", ".join(given) or "they have none"
-            yield "each_of", f"{quote(step.each_of)} is no output of its needs; outputs: {listed}"
+            yield "each_of", f"{quote(step.each_of)} is not an output of its needs; outputs: {listed}"
         handed = {key.replace(".", "_").upper() for key in given}
         for variable in _INPUT.findall(step.command):
             if variable not in handed:

@@ -180,7 +180,7 @@ def _condition_problem(parameter: Parameter, above: Mapping[str, Parameter]) -> 
     other, wanted = parameter.when
     if other not in above:
         names = ", ".join(above) or "none"
-        return f"its condition names {quote(other)}, which is no parameter above it; those are: {names}"
+        return f"its condition names {quote(other)}, which is not a parameter above it; those are: {names}"
     listed = above[other].listed
     if listed is None:
         return f"its condition is on {other}, whose values are not listed; a condition needs words or whole numbers"

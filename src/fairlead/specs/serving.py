@@ -186,12 +186,12 @@ class PrometheusQuery:
             host, user = parts.hostname, parts.username
             _ = parts.port
         except ValueError as error:
-            yield "url", f"{quote(self.url)} is no address: {error}; give one such as `http://prometheus:9090`"
+            yield "url", f"{quote(self.url)} is not an address: {error}; give one such as `http://prometheus:9090`"
             return
         if user is not None:
             yield "url", "it has a password, which anybody could read here; give an address that needs none"
         elif not host or parts.query or parts.fragment:
-            yield "url", f"{quote(self.url)} is no server's address; give one such as `http://prometheus:9090`"
+            yield "url", f"{quote(self.url)} is not the address of a server; give one such as `http://prometheus:9090`"
 
 
 class Autoscaler(StrEnum):

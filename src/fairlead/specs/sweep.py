@@ -373,7 +373,7 @@ class Sweep:
         for name in sorted(named - set(self.parameters)):
             yield (
                 "trial",
-                f"`{{{{{name}}}}}` is no parameter of this sweep; those are: {', '.join(self.parameters)}",
+                f"`{{{{{name}}}}}` is not a parameter of this sweep; those are: {', '.join(self.parameters)}",
             )
         unused = [
             name

@@ -552,7 +552,7 @@ def env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
             yield "env", f"the value of {quote(name)}: {problem}"
         elif name == "FAIRLEAD_TRACKERS" and (strange := _strange_tracker(value)) is not None:
             known = ", ".join(TRACKERS)
-            yield "env", f"FAIRLEAD_TRACKERS: {quote(strange)} is no tracker; give some of {known}, or none"
+            yield "env", f"FAIRLEAD_TRACKERS: {quote(strange)} is not a tracker; give some of {known}, or none"
     if len(env) > ENV_MOST:
         yield "env", f"{len(env)} variables; give at most {ENV_MOST}"
     if sum(len(name) + len(value) for name, value in env.items()) > ENV_TOTAL:

@@ -221,5 +221,5 @@ def _metric(text: str) -> tuple[str, float]:
     except ValueError:
         number = math.nan
     if not name or not equals or not math.isfinite(number):
-        raise click.BadParameter(f"{text!r} is no metric; give a name and a number, such as accuracy=0.93.")
+        raise click.BadParameter(f"{text!r} is not a metric; give a name and a number, such as accuracy=0.93.")
     return name, number

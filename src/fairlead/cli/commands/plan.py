@@ -49,7 +49,7 @@ def _tokens(context: click.Context, option: click.Parameter, given: str | None) 
     if not (comma and prompt.isascii() and prompt.isdigit() and answer.isascii() and answer.isdigit()):
         raise click.BadParameter(f"{given!r} is not two numbers with a comma, such as 512,256.")
     if int(prompt) < 1 or int(answer) < 1:
-        raise click.BadParameter(f"{given!r} is no length; give at least 1,1.")
+        raise click.BadParameter(f"{given!r} is not a length; give at least 1,1.")
     return int(prompt), int(answer)
 
 

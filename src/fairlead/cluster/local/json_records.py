@@ -28,7 +28,7 @@ def read_records(path: Path, name: str, record: type[Record], remedy: str) -> tu
         found = read_json(path)
         if found is None:
             if path.exists():
-                raise ValueError("it is no JSON")
+                raise ValueError("it is not JSON")
             return ()
         return tuple(record(**each) for each in found[name])
     except (KeyError, TypeError, ValueError) as error:

@@ -67,7 +67,7 @@ def resolve(cluster: Machine, text: str, team: str | None = None) -> ResolvedMod
     """
     reference = read_reference(text)
     if reference is None:
-        raise NotFound(f"{text!r} is no model. Give {FORMS}.")
+        raise NotFound(f"{text!r} is not a model. Give {FORMS}.")
     if reference.is_run:
         return resolve_run(cluster, reference, cluster.find(reference.name, team))
     return _of_version(cluster, find_version(cluster, reference))

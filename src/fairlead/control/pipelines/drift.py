@@ -264,7 +264,7 @@ class Rows:
             except ValueError:
                 row = None
             if not isinstance(row, dict):
-                raise ValueError(f"{self.place}: row {number} is no JSON object: {line[:80]}")
+                raise ValueError(f"{self.place}: row {number} is not a JSON object: {line[:80]}")
             yield {name: _text(value) for name, value in row.items()}
 
     def numbers(self, column: str) -> Iterator[float]:

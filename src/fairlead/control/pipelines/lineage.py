@@ -138,7 +138,7 @@ def _of_run(cluster: LocalCluster, name: str, output: str) -> str:
     run = cluster.find(name)
     pipeline = pipeline_of(run.spec)
     if pipeline is None:
-        raise NotFound(f"{name} is no pipeline, and has no artefacts.")
+        raise NotFound(f"{name} is not a pipeline, and has no artefacts.")
     known = dict(_outputs(progress_of(pipeline, run, cluster.home.run(run.uid)).steps))
     if output not in known:
         raise NotFound(f"{name} has no output {output}; it has: {', '.join(known) or 'none'}.")

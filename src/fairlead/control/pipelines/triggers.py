@@ -431,7 +431,7 @@ def _read(place: Path) -> Applied | None:
             raise ValueError("no JSON object")
         spec = from_json(content["spec"])
         if not isinstance(spec, (Training, Pipeline)):
-            raise ValueError("it is no run")
+            raise ValueError("it is not a run")
         pipeline = pipeline_of(spec)
         if pipeline is not None:
             return Applied(pipeline=pipeline, spec=spec, environ=content["environ"], at=float(content["at"]))

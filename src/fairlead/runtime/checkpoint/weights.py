@@ -64,5 +64,5 @@ def _read(directory: Path, name: str) -> dict[str, Any]:
         if path[0] == "modules" and str(path[1]).startswith(prefix)
     }
     if not state:
-        raise CheckpointMismatch(f"{directory} holds {name!r}, which is no module")
+        raise CheckpointMismatch(f"{directory} holds {name!r}, which is not a module")
     return state

@@ -39,7 +39,9 @@ def problem(text: str) -> str | None:
     strange = [word for word in found if word not in NAMES and found != [NONE]]
     if not strange:
         return None
-    return f"`{strange[0][:50]}` is no tracker; give {', '.join(NAMES)}, several with a comma between them, or {NONE}"
+    return (
+        f"`{strange[0][:50]}` is not a tracker; give {', '.join(NAMES)}, several with a comma between them, or {NONE}"
+    )
 
 
 def _has_wandb(env: Mapping[str, str]) -> bool:

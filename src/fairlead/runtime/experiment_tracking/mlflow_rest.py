@@ -58,7 +58,9 @@ class Mlflow:
         split = urllib.parse.urlsplit(uri)
         if split.scheme not in ("http", "https") or not split.hostname:
             shown = uri if "@" not in uri else split.scheme
-            raise Refused(f"{shown!r} is no address of an MLflow server; give one that begins with http:// or https://")
+            raise Refused(
+                f"{shown!r} is not an address of an MLflow server; give one that begins with http:// or https://"
+            )
         host = split.hostname + (f":{split.port}" if split.port else "")
         self.address = urllib.parse.urlunsplit((split.scheme, host, split.path.rstrip("/"), "", ""))
         self.timeout_s = TIMEOUT_S

@@ -182,7 +182,7 @@ def _message(number: int, message: Any) -> dict[str, str]:
     if isinstance(content, list):
         content = _joined(content)
     if not isinstance(content, str):
-        raise BadRequest(f"{where} has content that is no text, which is all that this model takes")
+        raise BadRequest(f"{where} has content that is not text, which is all that this model takes")
     return {"role": role, "content": content}
 
 

@@ -57,11 +57,11 @@ def read_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
     try:
         found = json.loads(str(body, "utf-8"))
     except UnicodeDecodeError as error:
-        raise BadRequest(f"the body is no UTF-8: {error.reason} at byte {error.start}") from error
+        raise BadRequest(f"the body is not UTF-8: {error.reason} at byte {error.start}") from error
     except RecursionError as error:
         raise BadRequest("the body is nested too deeply") from error
     except ValueError as error:
-        raise BadRequest(f"the body is no JSON: {error}") from error
+        raise BadRequest(f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise BadRequest(f"the body is a JSON {type(found).__name__}; give an object")
     return found

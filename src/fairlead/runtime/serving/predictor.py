@@ -172,7 +172,7 @@ class Predictor:
             try:
                 array = np.asarray(value)
             except Exception as error:
-                raise PredictFailed(f"output {name!r} of {self.name} is no array: {error}") from error
+                raise PredictFailed(f"output {name!r} of {self.name} is not an array: {error}") from error
             if array.ndim < 1 or array.shape[0] != rows:
                 raise PredictFailed(
                     f"output {name!r} of {self.name} has the shape {list(array.shape)} for a batch of {rows}; "

@@ -112,7 +112,7 @@ def _batching(text: str) -> dict[str, Any]:
     try:
         given = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"FAIRLEAD_BATCHING is no JSON: {error}") from error
+        raise ValueError(f"FAIRLEAD_BATCHING is not JSON: {error}") from error
     if not isinstance(given, dict):
         raise ValueError(f"FAIRLEAD_BATCHING is {text}; give an object with {' and '.join(BATCHING_KEYS)}")
     for key, value in given.items():

@@ -128,7 +128,7 @@ def to_json(name: str, datatype: str, array: Array) -> list[Any]:
             return [_as_bytes(element).decode() for element in flat.tolist()]
         except UnicodeDecodeError as error:
             raise PredictFailed(
-                f"output {name!r} is no UTF-8, which JSON needs; ask for it with binary_data"
+                f"output {name!r} is not UTF-8, which JSON needs; ask for it with binary_data"
             ) from error
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         raise PredictFailed(f"output {name!r} has NaN or infinity, which JSON lacks; ask for it with binary_data")
@@ -203,7 +203,7 @@ def _encode(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise BadRequest(f"input {name!r} has a lone surrogate, which is no text") from error
+        raise BadRequest(f"input {name!r} has a lone surrogate, which is not text") from error
 
 
 def _split_bytes(name: str, data: memoryview, wanted: int) -> list[bytes]:

@@ -249,7 +249,9 @@ def _place(event: Any) -> tuple[int, int]:
 
 def _not_yaml_at_all(text: str) -> Mistake | None:
     if len(text) > MOST_CHARACTERS:
-        return Mistake(line=1, path="", sentence=f"the file has more than {MOST_CHARACTERS} characters; it is no spec")
+        return Mistake(
+            line=1, path="", sentence=f"the file has more than {MOST_CHARACTERS} characters; it is not a spec"
+        )
     strange = _UNREADABLE.search(text)
     if strange is None:
         return None

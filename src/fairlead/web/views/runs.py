@@ -125,7 +125,7 @@ def _place(text: str) -> Place | None:
     try:
         return Place(float(at), uid)
     except ValueError:
-        raise BadRequest(f"{text!r} is no place in the list. Go back to the first page of runs.") from None
+        raise BadRequest(f"{text!r} is not a place in the list. Go back to the first page of runs.") from None
 
 
 def _link(query: Mapping[str, str], part: str, after: Place | None) -> str | None:

@@ -172,7 +172,7 @@ def _log(question: Question, run: Workload) -> dict[str, Any]:
     """Return the newest output lines that contain the query's ``find``, of the rank given by ``rank``."""
     find, rank = question.query.get("find", "").strip(), question.query.get("rank", "").strip()
     if rank and not re.fullmatch(r"\d{1,6}", rank):
-        raise BadRequest(f"rank: {rank!r} is no rank; give a number from 0, or nothing for all ranks.")
+        raise BadRequest(f"rank: {rank!r} is not a rank; give a number from 0, or nothing for all ranks.")
     query = LogQuery(
         tail=MOST_LINES + 1,
         pattern=re.compile(re.escape(find), re.IGNORECASE) if find else None,

@@ -372,7 +372,7 @@ def _decoded(content: bytes, method: str, path: str) -> Object:
     try:
         found: Object = json.loads(content) if content else {}
     except ValueError as error:
-        raise Unreachable(f"the answer to {method} {path} is no JSON; is a proxy or portal in between?") from error
+        raise Unreachable(f"the answer to {method} {path} is not JSON; is a proxy or portal in between?") from error
     return found
 
 

@@ -155,7 +155,7 @@ def _merged(files: tuple[Path, ...]) -> dict[str, Any]:
                 for entry in content.get(part) or ():
                     merged[part].setdefault(str(entry["name"]), (entry.get(inner) or {}, file.parent))
         except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-            raise ClusterError(f"{file} is no kubeconfig that can be read: {error}") from error
+            raise ClusterError(f"{file} is not a kubeconfig that can be read: {error}") from error
         merged["current-context"] = merged["current-context"] or content.get("current-context")
     return merged
 

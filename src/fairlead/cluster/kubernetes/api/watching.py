@@ -271,5 +271,5 @@ def _event(line: bytes) -> Object:
     except ValueError as error:
         raise ClusterError("the watch sent half an event") from error
     if not isinstance(found, dict):
-        raise ClusterError("the watch sent something that is no event")
+        raise ClusterError("the watch sent something that is not an event")
     return found

@@ -190,7 +190,7 @@ def traces_port(url: str) -> int:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("it is no URL of http or https with a host")
+        raise ValueError("it is not a URL of http or https with a host")
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 

@@ -58,7 +58,7 @@ def read_place(text: str) -> LedgerStorage:
         name = text.removeprefix(SECRET)
         if re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name) is None:
             raise Conflict(
-                f"--ledger: {name!r} is no name of a Secret; give lower-case letters, digits, dashes and dots."
+                f"--ledger: {name!r} is not the name of a Secret; give lower-case letters, digits, dashes and dots."
             )
         return LedgerStorage(kind=Storage.DATABASE, secret=name)
     if text.startswith(("postgresql://", "postgres://")):

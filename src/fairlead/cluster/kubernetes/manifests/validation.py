@@ -132,7 +132,7 @@ def text_rules(wanted: Text) -> list[Rule]:
 
 def name_rules(wanted: Limit | Text = NAME) -> list[Rule]:
     """Return the rules for an object's name; the API server itself allows longer ones, with dots."""
-    assert isinstance(wanted, Text), "a name is no number"
+    assert isinstance(wanted, Text), "a name is not a number"
     name = "self.metadata.name"
     size = f"string({name}.size())"
     short = f"{name}.size() <= {wanted.max_length}"

@@ -136,7 +136,7 @@ def read_report(content: Object) -> Report | None:
     try:
         document = unpacked((content.get("binaryData") or {})[DEMAND_KEY])
     except (KeyError, ValueError) as error:
-        log.warning("the ConfigMap %s is no demand of a gateway: %s", metadata["name"], error)
+        log.warning("the ConfigMap %s is not a valid demand of a gateway: %s", metadata["name"], error)
         return None
     if pod is None:
         return None

@@ -250,7 +250,7 @@ def why_not_started(pod: PodObject) -> str:
             "registry name a pull secret under `kubernetes.spec.imagePullSecrets`"
         )
     if reason == "InvalidImageName":
-        return f"the image {pod.image} is no valid name: {said}; correct `image`"
+        return f"the image {pod.image} is not a valid name: {said}; correct `image`"
     if reason == "CreateContainerConfigError":
         return f"the container cannot be set up on {pod.node}: {said}; create what it refers to, or correct the name"
     return f"the container cannot start on {pod.node}: {said}; the image needs Python 3.9 or newer as `python3`"
