@@ -1,5 +1,8 @@
-# Makes Python write the stacks of all threads into a file on a signal, which fairlead/runtime/stacks.py sends.
-# The hook imports it in interpreters of any age, so it must parse in any Python and import almost nothing.
+"""Makes Python write the stacks of all threads into a file on a signal, which fairlead/runtime/stacks.py sends.
+
+The hook imports this in interpreters of any age, so it must parse in any Python and import almost nothing.
+"""
+
 import os
 
 SIGNAL = 45  # a real-time signal, which programs rarely use; its default action would end the process

@@ -1,6 +1,10 @@
-# Runs in an interpreter before its program: with FAIRLEAD_LAUNCHER it becomes the launcher (see
-# fairlead/runtime/forking.py), otherwise its stacks can be requested if the run hangs (fairlead/runtime/stacks.py).
-# It must parse in any Python, and must never return in the launcher itself, because the script would run there.
+"""Prepares an interpreter before its program runs: as a launcher, or so that its stacks can be requested.
+
+With FAIRLEAD_LAUNCHER it becomes the launcher (see fairlead/runtime/forking.py); otherwise its stacks can be requested
+if the run hangs (fairlead/runtime/stacks.py). This file must parse in any Python, and must never return in the launcher
+itself, because the script would run there.
+"""
+
 import os
 import sys
 
