@@ -114,6 +114,9 @@ def test_a_run_goes_only_where_its_node_selector_lets_it() -> None:
     never = why_never(wanted, nodes)
     assert never is not None
     assert "2 of 3 nodes are closed to it: a is not labelled disk=fast; c is not labelled disk=fast" in never.message
+    alone = why_never(replace(wanted, nodes=1), nodes[:1])
+    assert alone is not None
+    assert "the only node is closed to it: a is not labelled disk=fast" in alone.message
 
 
 @pytest.mark.parametrize("num_nodes", [1, 3])

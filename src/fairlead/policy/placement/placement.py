@@ -211,9 +211,9 @@ def shape_of(spec: GangSpec, doors: Eligibility) -> Shape:
 
 
 def _how_many(num: int, total: int) -> str:
-    return (
-        f"all {total} nodes are" if num == total else f"{num} of {plural(total, 'node')} {'is' if num == 1 else 'are'}"
-    )
+    if num == total:
+        return "the only node is" if num == 1 else f"all {total} nodes are"
+    return f"{num} of {plural(total, 'node')} {'is' if num == 1 else 'are'}"
 
 
 def _would_hold(spec: GangSpec, nodes: Iterable[Node]) -> bool:
