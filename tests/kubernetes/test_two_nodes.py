@@ -312,12 +312,13 @@ def test_ranks_in_other_pods_go_on_without_those_that_were_killed_and_take_them_
     assert max(abs(last[step][0] / expected[step][0] - 1) for step in last) < TOLERANCE
 
 
-def test_the_pod_of_a_drained_node_leaves_alone_and_the_run_grows_again_when_the_node_is_back(
-    cluster: RealCluster, access: Access, tmp_path: Path
+@pytest.mark.parametrize("how", ["drained", "dead"])
+def test_the_pod_of_a_node_is_lost_alone_and_the_run_grows_again_when_the_node_is_back(
+    cluster: RealCluster, access: Access, tmp_path: Path, how: str
 ) -> None:
     from tests.runtime import elastic_program
 
-    steps, name = 200, "leaving"
+    steps, name = 200, f"leaving-{how}"
     new_namespace(cluster, name)
     for binding in render_operator_bindings(name):
         applied(cluster, binding)
@@ -355,15 +356,27 @@ def test_the_pod_of_a_drained_node_leaves_alone_and_the_run_grows_again_when_the
         place = f"/api/v1/namespaces/{name}/pods/steadfast-0-1"
         node = cluster.request("GET", place)["spec"]["nodeName"]
         until(lambda: ranks() == 4 and max(said()) >= 5, said, timeout_s=PATIENCE_S)
-        watch.say(f"node {node} is drained, after step {max(said())}")
+        # Until the operator knows that the ranks have met, a lost pod restarts the run.
+        until(lambda: (progress := watch.run.progress) is not None and progress.in_place_attempt == 0, told)
+        watch.say(f"node {node} is {how}, after step {max(said())}")
         began = time.monotonic()
-        kubectl(cluster, name, "drain", node, "--delete-emptydir-data", "--force", "--ignore-daemonsets")
-        watch.say(f"drained in {time.monotonic() - began:.1f} s")
+        if how == "drained":
+            kubectl(cluster, name, "drain", node, "--delete-emptydir-data", "--force", "--ignore-daemonsets")
+        else:
+            cluster.kill_node(node)
+        watch.say(f"{how} in {time.monotonic() - began:.1f} s")
         until(lambda: ranks() == 2, lambda: (said(), told()), timeout_s=PATIENCE_S)
+        watch.say(f"two ranks train, {time.monotonic() - began:.1f} s later")
+        if how == "dead":
+            assert "PodLost" not in {kind for kind, _ in told()}, "nobody has said so yet"
+            kubectl(cluster, name, "delete", "node", node)
         until(lambda: "PodWaits" in {kind for kind, _ in told()}, told, timeout_s=PATIENCE_S)
         watch.say(runs.named(spec.name, name).status.reason.message)
-        kubectl(cluster, name, "uncordon", node)
         back = time.monotonic()
+        if how == "drained":
+            kubectl(cluster, name, "uncordon", node)
+        else:
+            cluster.start_node(node)
         until(lambda: "PodReturned" in {kind for kind, _ in told()}, told, timeout_s=PATIENCE_S)
         watch.say(f"its pod runs {time.monotonic() - back:.1f} s after the node is back")
         until(lambda: ranks() == 4, lambda: (said(), told()), timeout_s=PATIENCE_S)

@@ -237,6 +237,19 @@ def test_only_the_pods_of_a_node_that_is_reclaimed_leave_it() -> None:
     assert {world.pods(run)[name][0] for name in ("0-2r1", "0-3r1")} == {"c"}
 
 
+def test_a_pod_that_leaves_alone_saves_nothing_as_the_others_go_on() -> None:
+    saves = Program(duration_s=1000.0, step_s=1.0, checkpoint_s=500.0, on_term=OnTerm.CHECKPOINT, save_s=1.0)
+    world = World(node("a", gpus=2), node("b", gpus=2), saves=saves)
+    run = world.start(gang().__class__(**{**_fields(gang()), "run": "saves"}))
+    world.run(15)
+    world.cluster.inject(WarnNode(node=world.pod(run, "0-3").node, why="spot reclaim", within_s=30.0))
+    world.run(20)
+    after = world.now(run)
+    assert (after.status.phase, running(world, run)) == (Phase.RUNNING, {"0-0", "0-1"})
+    assert after.progress is not None
+    assert (after.progress.step, after.progress.checkpoint_step) == (30, None)
+
+
 def test_all_leave_where_the_first_pod_has_to() -> None:
     world = World()
     run = world.start()

@@ -174,7 +174,8 @@ class Course:
                 ended = self._exits(run, at, None if program.signal else program.exit_code, program.signal)
                 self._end(run, at, PodPhase.SUCCEEDED if all(x.ok for x in ended) else PodPhase.FAILED, ended)
         elif due is Due.LEAVE:
-            if run.started_at is not None and program.on_term is OnTerm.CHECKPOINT and self._is_whole(run):
+            saves = run.started_at is not None and program.on_term is OnTerm.CHECKPOINT
+            if saves and self._is_whole(run) and not self._leaves_alone(run):
                 self._state.saved_s[run.workload_uid] = run.work_s(at) * run.times
                 self._end(run, at, PodPhase.SUCCEEDED, self._exits(run, at, 0, None), saved=True)
             else:
@@ -277,6 +278,11 @@ class Course:
         attempt = pods[run.pod_uid].attempt
         gone = (PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED)
         return all(pod.attempt != attempt or pod.phase not in gone for pod in pods.values())
+
+    def _leaves_alone(self, run: Run) -> bool:
+        """Return whether others of a gang that goes on in place have no stop notice."""
+        gang = [self._state.runs[uid] for uid in self._state.live[run.workload_uid]]
+        return run.in_place is not None and any(each.notice_at is None for each in gang)
 
     def _divide(self, name: str, changed: Grant, at: float) -> None:
         """Divide the GPUs of a node that several pods hold whole among them, after one has come or gone."""
