@@ -8,7 +8,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from fairlead.cli.target import KUBERNETES, Target, cluster_options, kubernetes_options, suggest, target_of
+from fairlead.cli.suggestions import suggest
+from fairlead.cli.target import KUBERNETES, Target, cluster_options, kubernetes_options, target_of
 from fairlead.errors import Conflict
 
 

@@ -1,5 +1,6 @@
 """Objects for a control plane of Karmada: the scripts by which it reads runs, in Lua 5.1 as there, and its policy."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,6 +119,8 @@ def test_karmadas_control_plane_is_given_no_operator_and_no_other_kind() -> None
 class Server:
     """An API server of which only the answers to some paths matter."""
 
+    access = SimpleNamespace(option=" --context hub")
+
     def __init__(self, **codes: int) -> None:
         self._codes = codes
 
@@ -130,7 +133,7 @@ class Server:
 
 def test_karmada_is_known_by_its_kinds_and_a_missing_policy_is_told_with_its_remedy() -> None:
     assert [is_karmada(Server(group=code)) for code in (200, 403, 404)] == [True, False, False]  # type: ignore[arg-type]
-    assert "`fairlead install`" in str(undispatched(Server(policy=404)))  # type: ignore[arg-type]
+    assert "`fairlead install --context hub`" in str(undispatched(Server(policy=404)))  # type: ignore[arg-type]
     assert [undispatched(Server(policy=code)) for code in (200, 403)] == [None, None]  # type: ignore[arg-type]
     with pytest.raises(ApiError):
         is_karmada(Server(group=500))  # type: ignore[arg-type]

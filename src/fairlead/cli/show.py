@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fairlead.cli.families import by_family
-from fairlead.cli.target import suggest
+from fairlead.cli.suggestions import suggest
 from fairlead.cluster.port import EventRecord
 from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.policy.kinds.progress import progress_of, warning_of

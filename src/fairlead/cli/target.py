@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from fairlead.cli.suggestions import suggest
 from fairlead.errors import FairleadError
 from fairlead.frozen import dataclass
 
@@ -24,11 +25,6 @@ LOCAL, KUBERNETES = "local", "kubernetes"
 VARIABLES = {"cluster": "FAIRLEAD_CLUSTER", "context": "FAIRLEAD_CONTEXT", "namespace": "FAIRLEAD_NAMESPACE"}
 
 _NAMESPACE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-# A command for a run, as messages suggest it, without an option that selects a cluster.
-_SUGGESTED = re.compile(
-    r"`(?![^`]* --(?:cluster|context|namespace)\b)"
-    r"(fairlead (?:attach|delete|events|logs|queue|resume|rollback|show|status|stop|suspend) [^`]*)`"
-)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -174,14 +170,6 @@ def target_in(context: click.Context) -> Target:
     if any(parameter.name == "cluster" for parameter in context.command.params):
         return target_of(values, given)
     return target_of({**values, "cluster": KUBERNETES}, given)
-
-
-def suggest(text: str, options: str) -> str:
-    """Return a message with the options that select its cluster in each command that it suggests for a run there.
-
-    Reasons are stored in the cluster, whose operator does not know under which context a user reads them.
-    """
-    return _SUGGESTED.sub(lambda found: f"`{found[1]} {options}`", text) if options else text
 
 
 def _with_options(command: Command, options: list[Callable[[Command], Command]]) -> Command:

@@ -22,7 +22,8 @@ from fairlead.cli.show import (
     run_rows,
     table,
 )  # fmt: skip
-from fairlead.cli.target import Target, cluster_options, suggest
+from fairlead.cli.suggestions import suggest
+from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import describe_dropped
 from fairlead.cluster.port import EventRecord
