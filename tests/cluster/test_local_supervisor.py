@@ -115,6 +115,21 @@ def test_commands_that_come_together_start_one_supervisor(desk: Desk, monkeypatc
     assert str(desk.cluster.home.path) in Path(f"/proc/{pid}/cmdline").read_text()
 
 
+def test_a_supervisor_whose_state_directory_was_moved_away_leaves(tmp_path: Path) -> None:
+    cluster = LocalCluster.open(tmp_path / "home")
+    never = Resources(cpu_milli=10**8)
+    cluster.submit(Training(name="never", run="true", workdir=str(tmp_path), ranks_per_node=1, resources=never))
+    cluster.nudge()
+    until(lambda: cluster.home.log.exists() and "started, process" in cluster.home.log.read_text())
+    pid = cluster.supervisor_pid()
+    assert pid is not None
+    cluster.close()
+    (tmp_path / "home").rename(tmp_path / "away")
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert "was moved or removed, leaving" in (tmp_path / "away" / cluster.home.log.name).read_text()
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_supervisor_that_was_started_ahead_does_what_comes_and_leaves_when_nothing_does(desk: Desk) -> None:
     home = desk.cluster.home
     start_supervisor(home, is_ahead=True)

@@ -103,7 +103,7 @@ def _serve_when_there_is_room(home: Home, lock: int, *, ahead_of: int | None) ->
                 _serve(home, cluster, lock=lock, ahead_of=ahead_of)
             finally:
                 cluster.close()
-            return True
+            return _is_there(home, lock)
         except (ClusterError, OSError) as error:
             found = explained(home.path, error) if isinstance(error, OSError) else error
             if str(found) != told:
@@ -143,6 +143,9 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
     foreseen: Mapping[str, int] = {}
     try:
         while not stopping:
+            if not _is_there(home, lock):
+                log.info("%s was moved or removed, leaving", home.path)
+                return
             is_left = (
                 ahead_of is not None and os.getppid() != ahead_of
             )  # checked before looking for work of that command
@@ -206,6 +209,14 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
         if exporter is not None:
             exporter.close()
         wake.close()
+
+
+def _is_there(home: Home, lock: int | None) -> bool:
+    """Return whether the lock is that of the state directory, which somebody may have moved away or removed."""
+    try:
+        return lock is None or os.path.samestat(os.fstat(lock), home.lock.stat())
+    except FileNotFoundError:
+        return False
 
 
 def quiet_wait_s(spent_s: float, seen: Snapshot, now: float) -> float:
