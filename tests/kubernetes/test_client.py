@@ -114,7 +114,7 @@ def test_a_portal_that_answers_in_html_is_told_apart(url: str) -> None:
             self.end_headers()
             self.wfile.write(b"<html>login>")
 
-    with serving(Portal) as front, pytest.raises(Unreachable, match="no JSON"):
+    with serving(Portal) as front, pytest.raises(Unreachable, match="not JSON"):
         client_of(front).get("/x")
 
 

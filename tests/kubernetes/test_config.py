@@ -174,5 +174,5 @@ def test_without_any_cluster_it_says_how_to_get_one(tmp_path: Path) -> None:
 def test_a_file_that_is_no_kubeconfig_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "config"
     broken.write_text("contexts: [{name: a, context: ")
-    with pytest.raises(ClusterError, match="no kubeconfig that can be read"):
+    with pytest.raises(ClusterError, match="not a kubeconfig that can be read"):
         find(broken)

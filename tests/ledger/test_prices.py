@@ -18,7 +18,7 @@ def test_dollars_are_read_exactly(text: str, amount: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "two", "-1", "0.0000001", "nan", "inf", "1000000.01", "1,5"])
 def test_what_is_no_amount_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"no amount|out of bounds|six decimals"):
+    with pytest.raises(ValueError, match=r"not an amount|out of bounds|six decimals"):
         parse_dollars(text)
 
 

@@ -268,14 +268,14 @@ def test_without_a_price_the_page_says_how_to_set_one(world: World) -> None:
         ("/runs/../../etc/passwd", 404, "no such page"),
         ("/?state=Bogus", 400, "Give one of: any, Pending"),
         ("/?kind=Bogus", 400, "Give one of: any, Training"),
-        ("/?after=x", 400, "no place in the list"),
+        ("/?after=x", 400, "not a place in the list"),
         ("/?part=x", 400, "unfinished, over"),
         ("/cost?by=x", 400, "Give one of: run"),
-        ("/cost?since=x", 400, "no point in time"),
+        ("/cost?since=x", 400, "not a point in time"),
         ("/cost?since=2999-01-01", 400, "still to come"),
-        ("/cost?since=@nan", 400, "no point in time"),
-        ("/cost?since=@-inf", 400, "no point in time"),
-        ("/cost?since=@-1e13", 400, "no point in time"),
+        ("/cost?since=@nan", 400, "not a point in time"),
+        ("/cost?since=@-inf", 400, "not a point in time"),
+        ("/cost?since=@-1e13", 400, "not a point in time"),
         ("/?q=" + "x" * 3000, 400, "characters"),
         ("http://elsewhere/", 400, "another page"),
         ("/?" + "a=b&" * 50, 400, "cannot be read"),
@@ -287,7 +287,7 @@ def test_what_is_not_there_or_not_understood_is_said(world: World, address: str,
 
 def test_a_rank_that_is_none_is_refused(world: World) -> None:
     run = world.run("one")
-    assert "no rank" in world.look(f"/runs/{run.uid}?rank=x", 400).text
+    assert "not a rank" in world.look(f"/runs/{run.uid}?rank=x", 400).text
 
 
 def test_a_database_that_cannot_be_read_is_said(world: World) -> None:
