@@ -141,7 +141,7 @@ class KubernetesHarness:
 
 
 def uid_of(pod: PodObject) -> str:
-    """What the port calls the pod."""
+    """Name the pod as the port does."""
     return pod_uid(pod.run_uid, pod.attempt, pod.index, pod.replacement)
 
 

@@ -266,18 +266,10 @@ def test_ranks_in_other_pods_go_on_without_those_that_were_killed_and_take_them_
     runs = KubernetesCluster(Client(access), namespace="elastic")
 
     def said() -> dict[int, list[Any]]:
-        """Loss and number of ranks of each step, as it was made last."""
-        try:
-            text = kubectl(cluster, "elastic", "exec", "steadfast-0-1", "-c", RANKS, "--", *READ)
-        except subprocess.CalledProcessError:  # nothing is there yet
-            return {}
-        return {step: rest for step, *rest in map(json.loads, text.splitlines())}
+        return steps_of(cluster, "elastic", "steadfast-0-1")
 
     def ranks() -> int:
-        assert watch.run.status.attempt == 0, watch.run.status
-        assert not watch.run.status.phase.is_final, watch.run.status
-        made = said()
-        return int(made[max(made)][1]) if made else 0
+        return ranks_of(watch, said())
 
     with operating(access, "elastic"):
         submit(runs, spec, tmp_path / "work")
@@ -312,6 +304,22 @@ def test_ranks_in_other_pods_go_on_without_those_that_were_killed_and_take_them_
     assert max(abs(last[step][0] / expected[step][0] - 1) for step in last) < TOLERANCE
 
 
+def steps_of(cluster: RealCluster, namespace: str, pod: str) -> dict[int, list[Any]]:
+    """Loss and number of ranks of each step, as it was made last."""
+    try:
+        text = kubectl(cluster, namespace, "exec", pod, "-c", RANKS, "--", *READ)
+    except subprocess.CalledProcessError:  # nothing is there yet
+        return {}
+    return {step: rest for step, *rest in map(json.loads, text.splitlines())}
+
+
+def ranks_of(watch: Watch, made: dict[int, list[Any]]) -> int:
+    """Return how many ranks made the newest step, of a run that goes on in its first attempt."""
+    assert watch.run.status.attempt == 0, watch.run.status
+    assert not watch.run.status.phase.is_final, watch.run.status
+    return int(made[max(made)][1]) if made else 0
+
+
 @pytest.mark.parametrize("how", ["drained", "dead"])
 def test_the_pod_of_a_node_is_lost_alone_and_the_run_grows_again_when_the_node_is_back(
     cluster: RealCluster, access: Access, tmp_path: Path, how: str
@@ -334,17 +342,10 @@ def test_the_pod_of_a_node_is_lost_alone_and_the_run_grows_again_when_the_node_i
     runs = KubernetesCluster(Client(access), namespace=name)
 
     def said() -> dict[int, list[Any]]:
-        try:
-            text = kubectl(cluster, name, "exec", "steadfast-0-0", "-c", RANKS, "--", *READ)
-        except subprocess.CalledProcessError:  # nothing is there yet
-            return {}
-        return {step: rest for step, *rest in map(json.loads, text.splitlines())}
+        return steps_of(cluster, name, "steadfast-0-0")
 
     def ranks() -> int:
-        assert watch.run.status.attempt == 0, watch.run.status
-        assert not watch.run.status.phase.is_final, watch.run.status
-        made = said()
-        return int(made[max(made)][1]) if made else 0
+        return ranks_of(watch, said())
 
     def told() -> list[tuple[str, str]]:
         return [(event.type, event.reason.message) for event in runs.events(watch.run.uid)]
