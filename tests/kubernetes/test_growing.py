@@ -21,9 +21,9 @@ from fairlead.cluster.kubernetes.names import ROOM_FOR
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.specs.pool import Hardware, Peak, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest
-from fairlead.specs.training import Training
+from fairlead.specs.training import Elastic, Training
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Intent, Phase
+from fairlead.state.snapshot import Intent, Phase, Progress
 from tests.kubernetes.audit import RESTRICTED
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import GPUS, comes_to, gang, live_pods, operating, teach_kinds
@@ -115,6 +115,32 @@ def test_nodes_come_for_a_gang_of_four_which_then_starts_whole(
     told = [event.reason.code for event in cluster.events(run.uid)]
     assert told == [Code.SUBMITTED, Code.WAITING_FOR_NODES, Code.PLACED, Code.RANKS_STARTED]
     print(f"asked after {asked_s:.1f} s, all four ran after {took_s:.1f} s")
+
+
+def test_a_node_comes_for_the_lost_pod_of_a_gang_that_continues_in_place(
+    access: Access, cluster: KubernetesCluster, karpenter: Karpenter, team: str
+) -> None:
+    karpenter.pool("gpu")
+    cluster.submit(replace(gang(team, nodes=3, stop="0s"), elastic=Elastic.IN_PLACE))
+    with operating(access, team, **QUICK) as operator:
+        run = comes_to(cluster, "train", Phase.RUNNING)
+        until(lambda: not pods(cluster, team, placeholders=True))
+        operator.cluster.report(run.uid, Progress(step=5, in_place_attempt=0, updated_at=5.0), None)
+        until(lambda: cluster.named("train", team).progress is not None)
+        kept = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods(cluster, team)}
+        lost = next(pod for pod in pods(cluster, team) if pod["metadata"]["name"] == "train-0-1")
+        for claim in cluster.client.items("/apis/karpenter.sh/v1/nodeclaims"):
+            if (claim.get("status") or {}).get("nodeName") == lost["spec"]["nodeName"]:
+                cluster.client.delete(f"/apis/karpenter.sh/v1/nodeclaims/{claim['metadata']['name']}")
+        begun = time.monotonic()
+        until(lambda: [each for each in cluster.events(run.uid) if each.type == "PodReturned"])
+        took_s = time.monotonic() - begun
+        assert live_pods(cluster, team) == ["train-0-0", "train-0-1r1", "train-0-2"]
+        now = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods(cluster, team, placeholders=False)}
+        assert all(now[name] == kept[name] for name in ("train-0-0", "train-0-2"))
+        assert cluster.named("train", team).status.attempt == 0
+        until(lambda: not pods(cluster, team, placeholders=True))
+    print(f"the pod ran on a new node {took_s:.1f} s after the old one was deleted")
 
 
 def test_gangs_that_wait_one_behind_the_other_get_their_nodes_together(

@@ -11,9 +11,11 @@ from fairlead.control.loop import run_pass
 from fairlead.policy.decide import decide
 from fairlead.policy.next_decision import next_decision_at
 from fairlead.policy.pass_cache import PassCache
+from fairlead.policy.scaling.scale_up import requested_pods
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Elastic, Retry, Training
+from fairlead.state.capacity_requests import Growth, Source
 from fairlead.state.reasons import Code
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import Intent, Node, Phase, Pod, PodPhase, Workload
@@ -145,6 +147,68 @@ def test_a_node_leaves_and_the_run_goes_on_smaller_until_one_with_room_is_there(
     assert world.types(run)[-2:] == ["PodReplaced", "PodReturned"]
     world.run(10_000)
     assert world.now(run).status.phase is Phase.SUCCEEDED
+
+
+def growth(**changes: Any) -> Growth:
+    return Growth(by="Karpenter", look="`kubectl get nodepools`", sources=(Source(name="gpu"),), **changes)
+
+
+def with_a_node_gone() -> tuple[World, Workload, str]:
+    """A gang without two of its four pods, for which an autoscaler may bring nodes; the name of the node that left."""
+    world = World(node("a", gpus=2), node("b", gpus=2))
+    world.cluster.grow_by(growth(patience_s=60.0, pause_s=30.0), ())
+    run = world.start()
+    first = world.pods(run)["0-0"][0]
+    gone = next(where for where in "ab" if where != first)
+    world.cluster.inject(LoseNode(node=gone))
+    world.run(1)
+    return world, run, gone
+
+
+def test_nodes_are_requested_for_the_lost_pods_alone_until_they_have_places() -> None:
+    world, run, gone = with_a_node_gone()
+    status = world.now(run).status
+    assert (status.phase, requested_pods(world.now(run))) == (Phase.RUNNING, (2, 3))
+    assert "Karpenter is asked for nodes with 2 placeholder pods meanwhile" in status.reason.message
+    world.run(20)
+    assert world.now(run).status.asked_at == status.asked_at
+    assert len(world.told(run, "PodWaits")) == 1
+    world.cluster.inject(AddNode(node=node("new", gpus=1)))
+    world.run(1)
+    assert requested_pods(world.now(run)) == (3,)
+    world.cluster.inject(ReturnNode(node=gone))
+    world.run(1)
+    assert running(world, run) == {"0-0", "0-1", "0-2r1", "0-3r1"}
+    after = world.now(run).status
+    assert (after.asked_at, after.ask_again_at, after.attempt) == (None, None, 0)
+
+
+def test_nodes_that_do_not_come_are_requested_again_after_a_pause_and_the_others_go_on() -> None:
+    world, run, _ = with_a_node_gone()
+    world.run(60)
+    status = world.now(run).status
+    assert requested_pods(world.now(run)) == ()
+    assert (status.phase, status.attempt) == (Phase.RUNNING, 0)
+    assert "Karpenter was asked for nodes and brought none; it is asked again later" in status.reason.message
+    world.run(30)
+    assert requested_pods(world.now(run)) == (2, 3)
+    assert len(world.told(run, "PodWaits")) == 1
+
+
+def test_a_gang_that_is_stopped_without_its_lost_pods_requests_no_nodes() -> None:
+    world, run, _ = with_a_node_gone()
+    world.cluster.set_intent(run.uid, Intent.SUSPEND)
+    world.run(20)
+    status = world.now(run).status
+    assert (status.phase, status.asked_at, status.ask_again_at) == (Phase.SUSPENDED, None, None)
+    assert requested_pods(world.now(run)) == ()
+
+
+def test_a_lost_pod_that_waits_for_nodes_delays_no_request_of_another_run() -> None:
+    world, _, _ = with_a_node_gone()
+    other = world.cluster.submit(training("other", run="work", resources=Resources(gpu=GpuRequest())))
+    world.run(1)
+    assert requested_pods(world.now(other)) == range(1)
 
 
 def test_the_first_pod_is_needed_by_the_others_so_its_loss_restarts_the_gang() -> None:

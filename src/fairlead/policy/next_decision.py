@@ -11,7 +11,7 @@ from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.kinds.unconfirmed_ends import look_times as end_times
 from fairlead.policy.queue.budgets import limit_times
 from fairlead.policy.scaling.elastic import next_look
-from fairlead.policy.scaling.scale_up import REPLY_PATIENCE_S
+from fairlead.policy.scaling.scale_up import REPLY_PATIENCE_S, is_asking
 from fairlead.policy.selection.rounds import round_times
 from fairlead.policy.selection.selection import turn_times
 from fairlead.policy.selection.slowdowns import is_colocated, settles_at
@@ -66,11 +66,11 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
             yield status.started_at + spec.max_duration_s
         if spec.stall_timeout_s is not None and status.phase in (Phase.STARTING, Phase.RUNNING):
             yield now + spec.stall_timeout_s
-        if status.phase is Phase.PENDING and status.asked_at is not None:
+        if status.asked_at is not None and is_asking(workload):
             since = max(status.asked_at, bound.get(workload.uid) or 0.0)
             yield since + REPLY_PATIENCE_S
             yield since + PATIENCE_S
-        if status.phase is Phase.PENDING and status.ask_again_at is not None:
+        if status.phase in (Phase.PENDING, Phase.RUNNING) and status.ask_again_at is not None:
             yield status.ask_again_at
         if status.phase is Phase.RUNNING and untried(spec, status.probing):
             from fairlead.policy.strategy.probing import MOST_S  # here, since few runs try splits

@@ -472,7 +472,8 @@ class Status:
         retry_at: While Restarting, or Pending after a quota refused its pods, no start before this time; else None.
         refusals: How often a quota refused its pods since it last ran; an elastic gang keeps the count, and grows no
             more.
-        asked_at: While Pending, since when new nodes are requested; None while they are not.
+        asked_at: While Pending, or Running without pods that it has lost, since when new nodes are requested; None
+            while they are not.
         ask_again_at: After a request without result, the earliest time of the next one.
         taken_by: While pending after a preemption, the preempting run and the reason; None otherwise.
         raised: Points of priority gained by waiting before its latest start; it keeps them.

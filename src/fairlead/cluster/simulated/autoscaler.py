@@ -20,7 +20,7 @@ from fairlead.policy.placement.node_eligibility import Eligibility
 from fairlead.policy.placement.placement import NodeCapacity, shape_of, takes_pods
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.queue.timeline import members
-from fairlead.policy.scaling.scale_up import is_asking
+from fairlead.policy.scaling.scale_up import is_asking, requested_pods
 from fairlead.specs.pool import Pool
 from fairlead.state.capacity_requests import Amount, CapacityRequest, Growth, Source
 from fairlead.state.pool_demand import PoolDemand
@@ -124,7 +124,8 @@ class Autoscaler:
         """Request missing nodes, if anything has changed since the last call."""
         here = tuple(node.name for node in snapshot.nodes if takes_pods(node))
         ahead = tuple(sorted(self._standby.items()))
-        seen = tuple(run.uid for run in asking), cluster.num_created, here, tuple(self._coming), ahead
+        needs = tuple((run.uid, len(requested_pods(run))) for run in asking)
+        seen = needs, cluster.num_created, here, tuple(self._coming), ahead
         if seen != self._seen:
             self._said, needed = {}, set[str]()
             rooms = self._rooms(snapshot) if asking else {}
@@ -145,24 +146,24 @@ class Autoscaler:
 
     def _fit(self, run: Workload, rooms: dict[str, NodeCapacity], nodes: Sequence[Node], now: float) -> _Taken:
         """Find capacity for a gang, with new nodes if necessary; return what it takes, empty if that is not enough."""
-        spec, shape = run.spec, shape_of(run.spec, self._doors)
+        num_pods, shape = len(requested_pods(run)), shape_of(run.spec, self._doors)
         taken: _Taken = []
         for room in rooms.values():
-            if len(taken) == spec.nodes:
+            if len(taken) == num_pods:
                 break
-            _fill(room, shape, spec.nodes - len(taken), taken)
+            _fill(room, shape, num_pods - len(taken), taken)
         new: list[tuple[Group, Node]] = []
         suitable = [
             group for group in self._groups if members(NodeCapacity.of(self._places[group.pool.name][0]), shape, 1)
         ]
         for group in sorted(suitable, key=lambda each: (self._price(each.pool, shape), each.pool.name)):
             for node in self._free_places(group, nodes):
-                if len(taken) == spec.nodes:
+                if len(taken) == num_pods:
                     break
                 room = NodeCapacity.of(node)
-                if _fill(room, shape, spec.nodes - len(taken), taken):
+                if _fill(room, shape, num_pods - len(taken), taken):
                     new.append((group, node))
-        if len(taken) < spec.nodes:
+        if len(taken) < num_pods:
             for room, grant in taken:
                 room.take(grant, -1)
             names = ", ".join(f"pool {group.pool.name}" for group in suitable) or "any pool"

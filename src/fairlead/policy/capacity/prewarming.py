@@ -16,7 +16,7 @@ from fairlead.policy.kinds.schedule import zone_of
 from fairlead.policy.placement.node_eligibility import Eligibility
 from fairlead.policy.placement.placement import NodeCapacity, shape_of
 from fairlead.policy.queue.timeline import members
-from fairlead.policy.scaling.scale_up import is_asking
+from fairlead.policy.scaling.scale_up import is_asking, requested_pods
 from fairlead.specs.cron import parse_cron
 from fairlead.specs.pool import Peak, Pool
 from fairlead.state.pool_demand import PoolDemand, Standby
@@ -73,7 +73,7 @@ def _count(
         each = members(NodeCapacity.of(templates[number]), shape, 1000)
         if each:
             # In thousandths of a node, because small runs share one.
-            wanted = room.get(number, 0) + -(-1000 * run.spec.nodes // each)
+            wanted = room.get(number, 0) + -(-1000 * len(requested_pods(run)) // each)
             found[number] += -(-wanted // 1000) - -(-room.get(number, 0) // 1000)
             room[number] = wanted
             return

@@ -107,6 +107,8 @@ def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) 
     """
     if status.phase is Phase.RUNNING and to in (Phase.STOPPING, Phase.SUCCEEDED):
         changes.setdefault("ran_s", ran_until(status, now))
+    if status.phase is Phase.RUNNING:
+        changes |= {"asked_at": None, "ask_again_at": None}  # they were of pods that it had lost
     changes |= {"warning": None, "warned_at": None}
     return _move(MOVES, status, to, reason, now, changes)
 

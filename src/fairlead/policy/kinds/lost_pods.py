@@ -95,7 +95,7 @@ def go_on(workload: Workload, own: tuple[Pod, ...], nodes: tuple[Node, ...], now
     return Change(
         workload_uid=workload.uid,
         version=workload.version,
-        status=replace(status, reason=reason, lost=lost, avoids=avoids),
+        status=replace(status, reason=reason, lost=lost, avoids=avoids, asked_at=None, ask_again_at=None),
         event=Event(type=LOST, reason=reason),
         terminate=notices(tuple(left), 0.0),
     )
@@ -191,16 +191,19 @@ def replaced(workload: Workload, create: tuple[CreatePod, ...], now: float) -> C
     return Change(
         workload_uid=workload.uid,
         version=workload.version,
-        status=replace(status, lost=lost, reason=reason),
+        status=replace(status, lost=lost, reason=reason, asked_at=None, ask_again_at=None),
         event=Event(type=REPLACED, reason=reason),
         create=create,
     )
 
 
-def waits(workload: Workload, why: Reason) -> Change | None:
+def waits(workload: Workload, why: Reason, asked_at: float | None, ask_again_at: float | None) -> Change | None:
     """Return the change that records why lost pods are not replaced yet; None if it is recorded.
 
     An event is recorded once, since what is free changes from pass to pass.
+
+    Args:
+        asked_at, ask_again_at: As in ``Status``.
     """
     status, num = workload.status, workload.gang.nodes
     indexes = ", ".join(str(each.index) for each in status.missing)
@@ -208,13 +211,13 @@ def waits(workload: Workload, why: Reason) -> Change | None:
     what = f"{num - len(status.missing)} of {num} pods run; {which} {why.message}"
     remedy = "It is placed as soon as a node has that free; the others continue meanwhile."
     reason = replace(why, message=what, remedy=remedy)
-    if status.reason == reason:
+    if (status.reason, status.asked_at, status.ask_again_at) == (reason, asked_at, ask_again_at):
         return None
     is_new = status.reason.code is not why.code
     return Change(
         workload_uid=workload.uid,
         version=workload.version,
-        status=replace(status, reason=reason),
+        status=replace(status, reason=reason, asked_at=asked_at, ask_again_at=ask_again_at),
         event=Event(type=WAITS, reason=reason) if is_new else None,
     )
 

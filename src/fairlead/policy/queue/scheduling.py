@@ -50,7 +50,7 @@ from fairlead.policy.queue.timeline import Claim, Timeline
 from fairlead.policy.queue.waiting_lists import Alike, Turns, WaitingLists
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing, is_wanted
-from fairlead.policy.scaling.scale_up import Growing
+from fairlead.policy.scaling.scale_up import Growing, Waits
 from fairlead.policy.selection import rounds
 from fairlead.policy.selection.selection import Selected, candidates_of, select
 from fairlead.policy.selection.slowdowns import companies, is_colocated, observe
@@ -412,7 +412,11 @@ class SchedulingPass:
         if create:
             return [lost_pods.replaced(workload, tuple(create), self.now)]
         names = (each.spec.name for each in self.holders)
-        told = lost_pods.waits(workload, why_waiting(spec, self.free, names))
+        why = why_waiting(spec, self.free, names)
+        # A run with `spot: auto` keeps to its kind of node, which a placeholder cannot require.
+        asks, lost = not workload.spec.capacity.auto, spec.at(len(workload.status.missing))
+        growing = self.growing.wait_for_lost(workload, lost, why) if asks else Waits(reason=why)
+        told = lost_pods.waits(workload, growing.reason, growing.asked_at, growing.ask_again_at)
         return [] if told is None else [told]
 
     def _of_one(self, workload: Workload, live: Sequence[Pod]) -> Training:

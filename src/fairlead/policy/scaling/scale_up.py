@@ -3,10 +3,10 @@
 A request is recorded in the status of a run, ``asked_at``. While it is set, the cluster keeps placeholders of the
 gang's shape, or a request of its autoscaler's own kind, for which that adds nodes; it removes them otherwise. Runs
 request nodes in order, a later one only if all runs that delay it request nodes too, so that no node is added for a run
-that cannot be next.
+that cannot be next. A running gang with ``elastic: in_place`` requests nodes for the pods that it has lost.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fairlead.frozen import dataclass
@@ -55,8 +55,17 @@ class Waits:
 
 def is_asking(workload: Workload) -> bool:
     """Return whether nodes are requested for the run, so that it has placeholders."""
+    return bool(requested_pods(workload))
+
+
+def requested_pods(workload: Workload) -> Sequence[int]:
+    """Return the indexes of the pods for which nodes are requested: of the whole gang, or those it has lost."""
     status = workload.status
-    return status.asked_at is not None and status.phase is Phase.PENDING and workload.intent is Intent.RUN
+    if status.asked_at is None or workload.intent is not Intent.RUN:
+        return ()
+    if status.phase is Phase.PENDING:
+        return range(workload.spec.nodes)
+    return tuple(each.index for each in status.missing) if status.phase is Phase.RUNNING else ()
 
 
 class Growing:
@@ -88,7 +97,7 @@ class Growing:
         Args:
             fits_here: Whether the existing nodes would hold it if they were free.
         """
-        found = self._wait(workload, why, fits_here=fits_here)
+        found = self._wait(workload, workload.spec, why, fits_here=fits_here)
         if found.asked_at is not None:
             self._asking.add(workload.uid)
             self._num_placeholders += workload.spec.nodes
@@ -96,17 +105,29 @@ class Growing:
             self._may_ask = False
         return found
 
+    def wait_for_lost(self, workload: Workload, lost: GangSpec, why: Reason) -> Waits:
+        """Return how a running gang waits for places of lost pods that do not get any now, for the reason ``why``.
+
+        Whether or not it requests nodes, it delays no other run that does.
+
+        Args:
+            lost: The spec of these pods alone.
+        """
+        found = self._wait(workload, lost, why, fits_here=True)
+        self._num_placeholders += lost.nodes if found.asked_at is not None else 0
+        return found
+
     def is_asked_for(self, workload: Workload) -> bool:
         """Return whether the run requests nodes as of this pass."""
         return workload.uid in self._asking
 
-    def _wait(self, workload: Workload, why: Reason, *, fits_here: bool) -> Waits:
+    def _wait(self, workload: Workload, spec: GangSpec, why: Reason, *, fits_here: bool) -> Waits:
         growth, status = self._growth, workload.status
         others = self._num_placeholders
-        is_too_many = others > 0 and others + workload.spec.nodes > MOST_PLACEHOLDERS
+        is_too_many = others > 0 and others + spec.nodes > MOST_PLACEHOLDERS
         if growth is None or not self._may_ask or is_too_many:
             return Waits(reason=why)
-        if status.asked_at is not None and status.phase is Phase.PENDING:
+        if status.asked_at is not None and status.phase in (Phase.PENDING, Phase.RUNNING):
             asked = self._asked.get(workload.uid, CapacityRequest(workload_uid=workload.uid))
             waited_s = self._now - max(status.asked_at, asked.bound_at or 0.0)
             if asked.refused is not None:
@@ -116,18 +137,21 @@ class Growing:
             # The reason stays unchanged while nodes come one by one, until they are enough.
             is_told = status.reason.code is Code.WAITING_FOR_NODES and why.code is not Code.WAITING_FOR_TURN
             is_told = is_told and (_BY_REQUEST in status.reason.message) == growth.by_request
-            reason = status.reason if is_told else _asking(workload.spec, growth, why, fits_here=fits_here)
+            reason = status.reason if is_told else _asking(spec, growth, why, fits_here=fits_here)
             return Waits(reason=reason, asked_at=status.asked_at)
         if status.ask_again_at is not None and self._now < status.ask_again_at:
-            kept = why if fits_here or status.reason.code is not Code.NODES_NOT_COMING else status.reason
+            kept = why if status.reason.code is not Code.NODES_NOT_COMING else status.reason
+            if fits_here:
+                later = f"{growth.by} was asked for nodes and brought none; it is asked again later"
+                kept = replace(why, message=f"{why.message}; {later}")
             return Waits(reason=kept, ask_again_at=status.ask_again_at)
-        hindrance = self._hindrance(workload.spec, growth, ever=False)
+        hindrance = self._hindrance(spec, growth, ever=False)
         if hindrance is not None:
             message, remedy = hindrance
             return Waits(
                 reason=Reason(code=why.code, message=f"{why.message}; more nodes cannot come: {message}", remedy=remedy)
             )
-        return Waits(reason=_asking(workload.spec, growth, why, fits_here=fits_here), asked_at=self._now)
+        return Waits(reason=_asking(spec, growth, why, fits_here=fits_here), asked_at=self._now)
 
     def _refused(self, growth: Growth, refused: str) -> Waits:
         reason = Reason(

@@ -47,10 +47,11 @@ class Autoscalers:
         Raises:
             ClusterError: The API server does not answer.
         """
+        waiting = (Phase.PENDING, Phase.RESTARTING)
         since = [
             run.status.since
             for run in runs
-            if run.intent is Intent.RUN and run.status.phase in (Phase.PENDING, Phase.RESTARTING)
+            if run.intent is Intent.RUN and (run.status.phase in waiting or run.status.missing)
         ]
         if not since or (self._looked_at > max(since) and now - self._looked_at < EVERY_S):
             return False

@@ -44,7 +44,7 @@ from fairlead.cluster.kubernetes.operator.pods.pod_events import newest
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.errors import ClusterError
 from fairlead.policy.placement.device_matching import matches
-from fairlead.policy.scaling.scale_up import is_asking
+from fairlead.policy.scaling.scale_up import requested_pods
 from fairlead.specs.resources import GpuRequest
 from fairlead.state.capacity_requests import PATIENCE_S, CapacityRequest, Growth
 from fairlead.state.snapshot import WHOLE_MILLI, Phase, Workload
@@ -125,7 +125,8 @@ class PlaceholderController:
                 self._view.wake()
         except ClusterError as error:
             log.warning("whether the cluster can grow is not known: %s", error)
-        wanted = {run.uid: run for run in runs if is_asking(run)}
+        requested = {run.uid: indexes for run in runs if (indexes := requested_pods(run))}
+        wanted = {run.uid: run for run in runs if run.uid in requested}
         self.is_watching = bool(wanted) or not self._requests.is_clear
         with self._lock:
             held = {uid: dict(pods) for uid, pods in self._held.items()}
@@ -139,13 +140,14 @@ class PlaceholderController:
         starting = self._newly_taken(runs) if held else frozenset()
         for uid, pods in held.items():
             for pod in pods.values():
-                if (uid not in wanted or pod.is_over or pod.node in starting) and pod.told_at is None:
+                is_needed = pod.index in requested.get(uid, ()) and not pod.is_over and pod.node not in starting
+                if not is_needed and pod.told_at is None:
                     self._gave_way[uid] = time.monotonic()
                     agent.submit(uid, f"take away {pod.key} {pod.uid}", partial(self._delete, pod))
         for uid, run in wanted.items():
             there = {pod.index for pod in held.get(uid, {}).values()}
             if uid not in self._refused and (there or not self._may_request):
-                for index in range(run.spec.nodes):
+                for index in requested[uid]:
                     if index not in there:
                         agent.submit(uid, f"hold room {uid} {index}", partial(self._create, run, index))
             self._listen(agent, uid, held.get(uid, {}), now)
@@ -169,7 +171,7 @@ class PlaceholderController:
                 pod = self._placeholder(run, 0)
                 template = render_pod_template(pod, request_name(run))
                 valid_s = PATIENCE_S if growth is None else growth.patience_s
-                body = render_provisioning_request(template, run.spec.nodes, valid_s)
+                body = render_provisioning_request(template, len(requested_pods(run)), valid_s)
                 # Nodes for pods that the namespace refuses would be of no use; a quota is asked about one member.
                 self._requests.put(agent, uid, template, body, partial(self._is_accepted, run, pod))
 
@@ -215,7 +217,9 @@ class PlaceholderController:
 
     def _create(self, run: Workload, index: int) -> None:
         found = self._view.find(run.uid)
-        if found is None or found.workload is None or not is_asking(found.workload) or not self._may_act():
+        if found is None or found.workload is None or not self._may_act():
+            return
+        if index not in requested_pods(found.workload):
             return
         pod = self._placeholder(found.workload, index)
         try:
