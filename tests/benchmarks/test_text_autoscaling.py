@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from benchmarks import text_autoscaling as benchmark
 from fairlead.gateway.routes import Backend
@@ -27,6 +28,7 @@ def drawn(minutes: int) -> list[Request]:
     return found
 
 
+@pytest.mark.long
 def test_as_many_are_in_time_with_fewer_replica_hours_than_by_plain_service_times() -> None:
     gpu, model = find("RTX4090"), hugging_face(benchmark.LLAMA)
     assert gpu is not None

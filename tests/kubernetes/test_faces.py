@@ -388,7 +388,7 @@ def test_a_member_of_a_team_needs_no_right_beyond_the_role(desk: Desk, plane: Co
         user("delete", "--yes", "train")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_follower_outlives_an_outage_of_the_api_server_and_tells_of_it_once(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

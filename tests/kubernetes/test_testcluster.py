@@ -123,6 +123,7 @@ def test_a_user_without_a_role_may_do_nothing(control_plane: ControlPlane, names
         control_plane.request("GET", f"/api/v1/namespaces/{namespace}/pods", user="nobody")
 
 
+@pytest.mark.long
 def test_a_killed_api_server_comes_back_with_everything(control_plane: ControlPlane, namespace: str) -> None:
     body = {"metadata": {"name": "kept"}, "data": {"key": "value"}}
     control_plane.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", body)
@@ -144,6 +145,7 @@ def test_kubectl_works_with_its_kubeconfig(control_plane: ControlPlane, namespac
     until(lambda: "configmap/kube-root-ca.crt" in listed(), "the certificate that the controller manager gives")
 
 
+@pytest.mark.long
 def test_two_control_planes_side_by_side_are_ready_in_seconds_and_know_nothing_of_each_other(
     control_plane: ControlPlane, namespace: str
 ) -> None:
@@ -156,6 +158,7 @@ def test_two_control_planes_side_by_side_are_ready_in_seconds_and_know_nothing_o
     assert not home.exists()
 
 
+@pytest.mark.long
 def test_a_control_plane_dies_with_its_process_and_the_next_sweep_removes_its_files() -> None:
     code = """
 import os, signal
@@ -197,6 +200,7 @@ def test_several_sweeps_at_once_do_not_disturb_each_other(tmp_path: Path, monkey
     assert not list(groups.iterdir())
 
 
+@pytest.mark.long
 def test_what_users_did_is_in_the_audit_log() -> None:
     with ControlPlane(users={"alice": ["system:masters"]}, audit=True) as plane:
         plane.request("GET", "/api/v1/nodes", user="alice")
@@ -207,6 +211,7 @@ def test_what_users_did_is_in_the_audit_log() -> None:
     assert asked == [("list", "nodes")]
 
 
+@pytest.mark.long
 def test_the_command_prints_a_kubeconfig_and_goes_at_ctrl_c() -> None:
     argv = [sys.executable, "-m", "tests.kubernetes.testcluster", "up", "--nodes", "3"]
     with Child(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:

@@ -55,6 +55,7 @@ def test_a_module_finds_what_it_finds_in_a_fresh_interpreter(tmp_path: Path) -> 
     assert {key: value for key, value in seen.items() if value != expected[key]} == {}
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_program_with_an_optimizer_does_what_it_does_in_a_fresh_interpreter(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
