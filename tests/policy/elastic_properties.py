@@ -9,7 +9,16 @@ from fairlead.policy.placement.placement import place
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, Workload
-from tests.policy.queue_properties import LONGEST_GRACE_S, created, ends_of, is_left_waiting, made_smaller, without
+from tests.policy.queue_properties import (
+    LONGEST_GRACE_S,
+    begins_to_stop,
+    created,
+    ends_of,
+    is_left_waiting,
+    made_smaller,
+    stops,
+    without,
+)
 from tests.policy.world import Decision, World
 
 PAUSE_S = 600.0
@@ -59,7 +68,7 @@ def growth_is_rare_and_takes_from_nobody(world: World) -> Iterator[str]:
     """
     for decision in world.decisions:
         for workload, change in decision.done():
-            if not _grows(change):
+            if not _grows(workload, change):
                 continue
             status = workload.status
             if status.phase is not Phase.RUNNING or decision.now - status.since < PAUSE_S:
@@ -93,7 +102,7 @@ def giving_nodes_up_lets_somebody_in(world: World) -> Iterator[str]:
                 continue
             if not _fits_beside(wanting, gangs, present, decision):
                 yield f"{wanting.spec.name} does not fit although {len(gangs)} gangs give nodes up"
-            alone = len(smaller) == 1 and not any(_is_preempted(change) for change in decision.plan.changes)
+            alone = len(smaller) == 1 and not _preempted(decision)
             if alone and place(wanting.spec, rooms(before.nodes, present)) is not None:
                 yield f"{wanting.spec.name} fits, and {len(gangs)} gangs give nodes up"
 
@@ -110,7 +119,7 @@ ELASTIC_PROPERTIES = (
 def _fits_beside(wanting: Workload, gangs: list[Workload], present: list[Pod], decision: Decision) -> bool:
     """Whether the run fits once those that leave have left, if of each gang the fewest stay, whichever."""
     nodes, ends = decision.before.nodes, ends_of(decision.before, decision.now)
-    stopped = {change.workload_uid for change in decision.plan.changes if _is_preempted(change)}
+    stopped = _preempted(decision)
     live = [pod for pod in present if not pod.phase.is_final]
     soon = [pod for pod in live if ends.get(pod.workload_uid, math.inf) > decision.now + LONGEST_GRACE_S]
     rest = without(soon, stopped | {gang.uid for gang in gangs})
@@ -118,18 +127,14 @@ def _fits_beside(wanting: Workload, gangs: list[Workload], present: list[Pod], d
     return any(place(wanting.spec, rooms(nodes, [*rest, *chain(*chosen)])) is not None for chosen in product(*smallest))
 
 
-def _is_preempted(change: Change) -> bool:
-    return change.status is not None and change.status.reason.code is Code.PREEMPTED
+def _preempted(decision: Decision) -> set[str]:
+    return {workload.uid for workload, status in stops(decision) if status.reason.code is Code.PREEMPTED}
 
 
-def _grows(change: Change) -> bool:
-    status = change.status
-    return (
-        status is not None
-        and status.phase is Phase.STOPPING
-        and status.reason.code is Code.RESIZED
-        and status.reason.message.startswith("grows")
-    )
+def _grows(workload: Workload, change: Change) -> bool:
+    if not begins_to_stop(workload, change) or change.status is None:
+        return False
+    return change.status.reason.code is Code.RESIZED and change.status.reason.message.startswith("grows")
 
 
 def _taken_from(workload: Workload, change: Change, decision: Decision) -> Iterator[str]:

@@ -10,7 +10,7 @@ from fairlead.policy.queue.dominant_shares import asked, capacity, dominant_shar
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
-from tests.policy.queue_properties import _earliest, _planned, created, ends_of
+from tests.policy.queue_properties import _earliest, begins_to_stop, created, ends_of, planned
 from tests.policy.world import Decision, World
 
 HOUR_S, APART_S, RESTART_S = 3600.0, 4 * 3600.0, 60.0
@@ -36,7 +36,7 @@ def moves_are_bounded(world: World) -> Iterator[str]:
 def only_what_resumes_moves(world: World) -> Iterator[str]:
     """Only whole gangs move that run, that somebody wants to run, and that have saved a checkpoint."""
     for decision in world.decisions:
-        for workload, change in _moved(_planned(decision)):
+        for workload, change in _moved(planned(decision)):
             own = [pod for pod in decision.before.pods if pod.workload_uid == workload.uid and not pod.phase.is_final]
             progress = workload.progress
             if progress is None or (progress.checkpoint_at is None and progress.checkpoint_step is None):
@@ -66,7 +66,7 @@ def moves_pay(world: World) -> Iterator[str]:
     """Runs move only for one that then fits, none of them for nothing, and for less than it gains by it."""
     for decision in world.decisions:
         groups: dict[str, list[Moved]] = defaultdict(list)
-        for workload, change in _moved(_planned(decision)):
+        for workload, change in _moved(planned(decision)):
             assert change.status is not None
             groups[change.status.reason.message.split("so that ")[1].split(" fits")[0]].append((workload, change))
         by_name = {workload.spec.name: workload for workload in decision.before.workloads}
@@ -79,8 +79,8 @@ MOVE_PROPERTIES = (moves_are_bounded, only_what_resumes_moves, nobody_moved_wait
 
 def _unpaid(wanting: Workload, group: list[Moved], decision: Decision) -> Iterator[str]:
     before, now = decision.before, decision.now
-    begun = created([pair for pair in _planned(decision) if pair[1].create])
-    seats = [pod for pair in _moved(_planned(decision)) for pod in _sitting(*pair)]
+    begun = created([pair for pair in planned(decision) if pair[1].create])
+    seats = [pod for pair in _moved(planned(decision)) for pod in _sitting(*pair)]
     away = {workload.uid for workload, _ in group}
     present = [pod for pod in (*before.pods, *begun) if not pod.phase.is_final]
     names = sorted(workload.spec.name for workload, _ in group)
@@ -104,8 +104,7 @@ def _unpaid(wanting: Workload, group: list[Moved], decision: Decision) -> Iterat
 
 def _moved(pairs: Iterable[Moved]) -> Iterator[Moved]:
     for workload, change in pairs:
-        status = change.status
-        if status is not None and status.phase is Phase.STOPPING and status.reason.code is Code.MOVED:
+        if begins_to_stop(workload, change) and change.status and change.status.reason.code is Code.MOVED:
             yield workload, change
 
 

@@ -204,6 +204,8 @@ def retries_are_bounded(world: World) -> Iterator[str]:
                 best.pop(workload.uid, None)
             if after.phase is not Phase.RESTARTING or after.last_failure is None:
                 continue
+            if status.phase is Phase.RESTARTING:
+                continue  # its reason changes while it waits, such as for a pod whose end nobody confirms
             if after.retry_at is None or after.retry_at > decision.now + spec.retry.max_backoff_s:
                 yield f"{spec.name} restarts at {after.retry_at}, decided at {decision.now}"
             step = None if workload.progress is None else workload.progress.step

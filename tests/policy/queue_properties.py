@@ -12,7 +12,7 @@ from fairlead.policy.queue.durations import Durations
 from fairlead.specs.team import Quota
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Status, Workload
 from tests.policy.world import Decision, World
 
 TEN_MINUTES_S = 600.0
@@ -98,12 +98,9 @@ def preemption_pays(world: World) -> Iterator[str]:
     for decision in world.decisions:
         groups: dict[str, list[Workload]] = defaultdict(list)
         by_name = {workload.spec.name: workload for workload in decision.before.workloads}
-        for change in decision.plan.changes:
-            status = change.status
-            if status is not None and status.phase is Phase.STOPPING and status.reason.code is Code.PREEMPTED:
-                victim = next(w for w in decision.before.workloads if w.uid == change.workload_uid)
-                wanting = status.reason.message.split()[2].rstrip(",")
-                groups[wanting].append(victim)
+        for victim, status in stops(decision):
+            if status.reason.code is Code.PREEMPTED:
+                groups[status.reason.message.split()[2].rstrip(",")].append(victim)
         stopped = {victim.uid for group in groups.values() for victim in group}
         smaller = {uid for uids in made_smaller(decision).values() for uid in uids}
         for name, group in groups.items():
@@ -119,13 +116,25 @@ QUEUE_PROPERTIES = (
 )
 
 
+def stops(decision: Decision) -> Iterator[tuple[Workload, Status]]:
+    """Runs that the plan begins to stop, and how they stand then; the reason of a stopping run may change again."""
+    for workload, change in planned(decision):
+        if begins_to_stop(workload, change):
+            assert change.status is not None
+            yield workload, change.status
+
+
+def begins_to_stop(workload: Workload, change: Change) -> bool:
+    status = change.status
+    return status is not None and status.phase is Phase.STOPPING and workload.status.phase is not Phase.STOPPING
+
+
 def made_smaller(decision: Decision) -> dict[str, set[str]]:
     """Uids of elastic gangs that give nodes up, by the name of the run that they do it for."""
     found: dict[str, set[str]] = defaultdict(set)
-    for change in decision.plan.changes:
-        status = change.status
-        if status is not None and status.phase is Phase.STOPPING and status.reason.message.startswith("makes room for"):
-            found[status.reason.message.split()[3]].add(change.workload_uid)
+    for workload, status in stops(decision):
+        if status.reason.message.startswith("makes room for"):
+            found[status.reason.message.split()[3]].add(workload.uid)
     return found
 
 
@@ -133,7 +142,7 @@ def _unpaid(
     wanting: Workload, group: list[Workload], stopped: set[str], smaller: set[str], decision: Decision
 ) -> Iterator[str]:
     before, now = decision.before, decision.now
-    begun = created([pair for pair in _planned(decision) if pair[1].create])
+    begun = created([pair for pair in planned(decision) if pair[1].create])
     ends = ends_of(before, now)
     present = [pod for pod in (*before.pods, *begun) if not pod.phase.is_final]
     soon = [pod for pod in present if ends.get(pod.workload_uid, math.inf) > now + LONGEST_GRACE_S]
@@ -245,7 +254,7 @@ def _holders(snapshot: Snapshot) -> list[Workload]:
     return [workload for workload in snapshot.workloads if workload.uid in live]
 
 
-def _planned(decision: Decision) -> list[tuple[Workload, Change]]:
+def planned(decision: Decision) -> list[tuple[Workload, Change]]:
     by_uid = {workload.uid: workload for workload in decision.before.workloads}
     return [(by_uid[change.workload_uid], change) for change in decision.plan.changes]
 

@@ -10,9 +10,10 @@ from fairlead.specs.training import Retry
 from fairlead.state.snapshot import Intent
 from tests.builders import node
 from tests.builders import training as training_of
-from tests.policy.properties import PROPERTIES, a_stop_is_obeyed_within_its_grace
+from tests.policy.properties import PROPERTIES, a_stop_is_obeyed_within_its_grace, retries_are_bounded
+from tests.policy.queue_properties import preemption_pays
 from tests.policy.scenarios import IN_PLACE_SCENARIOS, SCENARIOS, STEADY_SCENARIOS
-from tests.policy.world import Harm, Job, Scenario, Submit, Suffer, Wait, Want, play
+from tests.policy.world import Harm, Job, Jump, Scenario, Sleep, Submit, Suffer, Wait, Want, World, play
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -47,6 +48,31 @@ def test_what_is_left_of_a_failed_gang_is_gone_within_a_grace_that_is_shorter_th
     moves = (*begun, Suffer(Harm.KILL_RANK, 0), Wait(0.0), Want(0, Intent.SUSPEND))
     scenario = Scenario(nodes=(node(),), jobs=(Job(spec=spec, programs=(program,)),), moves=moves)
     assert list(a_stop_is_obeyed_within_its_grace(play(scenario))) == []
+
+
+def test_a_restarting_gang_whose_pod_is_told_to_be_unconfirmed_has_not_restarted_again() -> None:
+    spec = training_of("train", stall_timeout_s=15.0, retry=Retry(infrastructure=1, max_backoff_s=4.0))
+    program = Program(on_term=OnTerm.IGNORE)
+    # By the loop's clock the run hangs, and its pod is overdue; then the clock is right again.
+    moves = (Submit(0), Wait(0.0), Sleep(1.0), Jump(100.0), Wait(0.0), Wait(0.0), Jump(0.0), Sleep(30.0), Wait(0.0))
+    world = play(Scenario(nodes=(node(),), jobs=(Job(spec=spec, programs=(program,)),), moves=moves))
+    assert "EndUnconfirmed" in told(world)
+    assert list(retries_are_bounded(world)) == []
+
+
+def test_a_preempted_run_whose_pod_is_told_to_be_unconfirmed_is_not_preempted_again() -> None:
+    scavenger = training_of("scavenger", run="scavenger", priority=-1, resources=Resources(cpu_milli=3000))
+    urgent = training_of("urgent", run="urgent", resources=Resources(cpu_milli=3000))
+    jobs = tuple(Job(spec=spec, programs=(Program(on_term=OnTerm.IGNORE),)) for spec in (scavenger, urgent))
+    moves = (Submit(0), Wait(0.0), Sleep(1.0), Wait(0.0), Submit(1), Wait(0.0), Jump(100.0), Wait(0.0))
+    world = play(Scenario(nodes=(node(),), jobs=jobs, moves=moves))
+    assert {"Stopping", "EndUnconfirmed"} <= told(world)
+    assert list(preemption_pays(world)) == []
+
+
+def told(world: World) -> set[str]:
+    done = (change for decision in world.decisions for _, change in decision.done())
+    return {change.event.type for change in done if change.event is not None}
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
