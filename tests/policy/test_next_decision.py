@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.unconfirmed_ends import TOLD_AFTER_S
-from fairlead.policy.next_decision import next_decision_at
+from fairlead.policy.next_decision import depends_on_time, next_decision_at
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Snapshot, Workload
 from tests import relay
 from tests.builders import status, training
@@ -42,6 +42,12 @@ def test_the_earliest_time_to_come_counts() -> None:
     # What is past counts no more; by then its pods should have ended.
     past = replace(waits, status=replace(waits.status, retry_at=NOW - 1.0))
     assert at(past) == NOW + past.spec.grace_s + TOLD_AFTER_S
+
+
+def test_a_stopping_run_is_among_those_that_time_may_change() -> None:
+    stopping = run(Phase.STOPPING)
+    assert depends_on_time(stopping)
+    assert at(stopping) == NOW + stopping.spec.grace_s + TOLD_AFTER_S
 
 
 def test_a_run_that_may_hang_is_looked_at_again() -> None:

@@ -35,7 +35,7 @@ def depends_on_time(workload: Workload) -> bool:
     spec, status = workload.spec, workload.status
     return (
         status.retry_at is not None
-        or status.phase is Phase.STARTING
+        or status.phase in (Phase.STARTING, Phase.STOPPING)
         or spec.max_duration_s is not None
         or spec.stall_timeout_s is not None
         or status.asked_at is not None
