@@ -243,6 +243,17 @@ class World:
         )  # fmt: skip
 
 
+def test_a_pass_over_many_unchanged_endpoints_reads_none_of_their_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds = [World(replace(spec(), name=f"chat-{number}")) for number in range(300)]
+    for world in (*worlds, *worlds):
+        world.pass_once()
+    read: list[str] = []
+    monkeypatch.setattr("fairlead.policy.kinds.serving.from_json", read.append)
+    for world in worlds:
+        world.pass_once()
+    assert read == []
+
+
 def test_replicas_are_submitted_and_serve_once_they_are_ready() -> None:
     world = World(spec(replicas="2"))
     world.run(1)

@@ -76,13 +76,16 @@ def advance(
         children: New intents of children.
         event: The event to record; by default that it is Running, once.
     """
-    status = replace(parent.status, reason=reason, detail=parent.status.detail if detail is None else detail)
+    before = parent.status
+    detail = before.detail if detail is None else detail
+    is_same = before.phase is not Phase.PENDING and reason == before.reason and detail == before.detail
+    if is_same and not submit and not children and event is None:
+        return None
+    status = replace(before, reason=reason, detail=detail)
     if status.phase is Phase.PENDING:
         began = now if status.started_at is None else status.started_at
         status = move_parent(status, Phase.RUNNING, reason, now, started_at=began)
         event = event or Event(type=Phase.RUNNING.value, reason=reason)
-    if status == parent.status and not submit and not children and event is None:
-        return None
     return Change(
         workload_uid=parent.uid,
         version=parent.version,

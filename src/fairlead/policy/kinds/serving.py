@@ -42,6 +42,8 @@ MOST_REVISIONS = 10
 ANOTHER_TIER = -1
 # A replica with this many consecutive failures explains why nothing is served.
 MANY_FAILURES = 3
+# The number of endpoints whose specs are compared with their revisions once, and not at each pass.
+MOST_ENDPOINTS = 4096
 # The number of gateways without current reports whose counts are kept separately.
 MOST_GATEWAYS = 9
 # The interval at which the counts of a trial are evaluated.
@@ -531,7 +533,27 @@ def _is_of(revision: Revision, spec: Serving) -> bool:
 
     A replica stored before a key was added counts as having that key's default.
     """
-    return _replica(revision.replica) == spec.replica("r")
+    return _has_replica(_Same(spec), revision.replica)
+
+
+class _Same:
+    """A spec as the key of a cache, equal only to itself: the same one comes from pass to pass."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: Serving) -> None:
+        self.spec = spec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.spec is self.spec
+
+    def __hash__(self) -> int:
+        return id(self.spec)
+
+
+@lru_cache(maxsize=MOST_ENDPOINTS)
+def _has_replica(same: _Same, text: str) -> bool:
+    return _replica(text) == same.spec.replica("r")
 
 
 @lru_cache(maxsize=256)
@@ -913,7 +935,8 @@ def _return_to_spot(
         detail = replace(detail, returning=None, spot_since=None if goes else detail.spot_since)
     displaced, room = _displaced(there), family.spot_room
     if not displaced or room is None or target is None:
-        return replace(detail, spot_since=None, return_at=None), None
+        is_clear = detail.spot_since is None and detail.return_at is None
+        return detail if is_clear else replace(detail, spot_since=None, return_at=None), None
     is_calm = detail.canary is None and all(each.ready and each.revision == detail.target for each in there)
     since = now if detail.spot_since is None else detail.spot_since
     at = since + room.pays_after_s(_start_s(target))

@@ -73,6 +73,8 @@ def asleep_at(spec: Serving, demand: Demand, ready_at: float | None, current: in
 
 
 def _needed(spec: Serving, demand: Demand, now: float) -> int:
+    if not demand.in_flight and not any(each.in_flight for each in demand.seconds):
+        return 0
     last = int(now)
     first = last - math.ceil(spec.scale.window_s)
     in_flight = {each.at: each.in_flight for each in demand.seconds}
