@@ -38,6 +38,7 @@ from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import (
     CapacityObject,
     CapacityObjects,
 )
+from fairlead.cluster.kubernetes.operator.placeholders.placeholder_pods import delete_placeholder
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.pods.pod_events import newest
@@ -143,7 +144,7 @@ class PlaceholderController:
                 is_needed = pod.index in requested.get(uid, ()) and not pod.is_over and pod.node not in starting
                 if not is_needed and pod.told_at is None:
                     self._gave_way[uid] = time.monotonic()
-                    agent.submit(uid, f"take away {pod.key} {pod.uid}", partial(self._delete, pod))
+                    agent.submit(uid, f"take away {pod.key} {pod.uid}", partial(delete_placeholder, self._view, pod))
         for uid, run in wanted.items():
             there = {pod.index for pod in held.get(uid, {}).values()}
             if uid not in self._refused and (there or not self._may_request):
@@ -276,18 +277,6 @@ class PlaceholderController:
         if gpu.milli < WHOLE_MILLI:
             return DeviceResource(name=SHARED if SHARED in offered else WHOLE[0], count=1)
         return DeviceResource(name=whole_resource(offered), count=gpu.num_devices)
-
-    def _delete(self, pod: PodObject) -> None:
-        namespace, _, name = pod.key.partition("/")
-        try:
-            self._client.delete(
-                f"/api/v1/namespaces/{namespace}/pods/{name}",
-                {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}},
-            )
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-        self._view.pods.drop(pod.key, pod.version)
 
     def _listen(self, agent: Agent, uid: str, pods: Mapping[str, PodObject], now: float) -> None:
         """Periodically read what the autoscaler reports of a placeholder without a node."""

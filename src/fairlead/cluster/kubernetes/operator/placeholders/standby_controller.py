@@ -30,6 +30,7 @@ from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.standby import render_standby
 from fairlead.cluster.kubernetes.names import POOL
 from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import SILENT_S, CapacityObjects
+from fairlead.cluster.kubernetes.operator.placeholders.placeholder_pods import delete_placeholder
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject
@@ -142,7 +143,9 @@ class StandbyController:
             kept = kept_of(own, 0 if by_buffer else number, busy)
             for pod in own:
                 if pod not in kept:
-                    agent.submit(f"pool {name}", f"take away {pod.key} {pod.uid}", partial(self._delete, pod))
+                    agent.submit(
+                        f"pool {name}", f"take away {pod.key} {pod.uid}", partial(delete_placeholder, self._view, pod)
+                    )
             if pool is None or pool.spec is None or by_buffer:
                 continue
             indices = (index for index in range(number + len(own)) if index not in {pod.index for pod in own})
@@ -219,16 +222,6 @@ class StandbyController:
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-
-    def _delete(self, pod: PodObject) -> None:
-        namespace, _, name = pod.key.partition("/")
-        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
-        try:
-            self._view.client.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", body)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-        self._view.pods.drop(pod.key, pod.version)
 
     def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
         for pod, is_there in ((before, False), (after, True)):
