@@ -137,6 +137,13 @@ steps:
     assert count.read_text().split() == ["one", "one", "two", "two", "three", "three"]
 
 
+def test_a_failed_step_is_told_once_at_the_end(place: Place) -> None:
+    ran = place.run("kind: Pipeline\nsteps:\n  a: exit 3\n  b: echo well\n", "r1")
+    (said,) = [line for line in ran.out.splitlines() if "step a failed" in line]
+    assert said.startswith("fairlead: step a failed: its program ended with exit code 3")
+    assert (ran.code, said.endswith("; 1 run, 1 failed")) == (1, True)
+
+
 def test_outputs_are_handed_on_and_what_is_unchanged_is_not_run(place: Place) -> None:
     (place.work / "given").write_text("one")
     first = place.run(CHAIN, "r1")

@@ -56,13 +56,22 @@ def test_the_first_error_is_the_cause() -> None:
     assert failure.reason.message == "rank 1 of 2 failed with exit code 1"
 
 
+def test_the_only_line_of_a_rank_is_told_once() -> None:
+    failure = diagnosed(gang(exited(0, code=1, tail=("fairlead: step b failed", ""))))
+    assert failure.reason.message == "rank 0 of 2 failed with exit code 1: fairlead: step b failed"
+    assert failure.reason.detail == ()
+    several = diagnosed(gang(exited(0, code=1, tail=("Traceback:", "ValueError: x"))))
+    assert several.reason.message == "rank 0 of 2 failed with exit code 1: ValueError: x"
+    assert several.reason.detail == ("Traceback:", "ValueError: x")
+
+
 def test_what_a_server_of_a_predictor_says_for_programs_is_told_as_a_sentence() -> None:
     said = '{"fairlead": "serving", "failed": "there is no module \'model\'"}'
     failure = diagnosed(gang(replace(exited(0, code=1), tail=("starting", said))))
     assert failure.reason.message == "rank 0 of 2 failed with exit code 1: there is no module 'model'"
     assert failure.reason.detail == ("starting", "there is no module 'model'")
     cut = diagnosed(gang(replace(exited(0, code=1), tail=(said[:-3],))))
-    assert cut.reason.detail == (said[:-3],)
+    assert cut.reason.message == f"rank 0 of 2 failed with exit code 1: {said[:-3]}"
 
 
 def test_a_kill_explains_the_error_that_its_peer_reported_at_the_same_moment() -> None:

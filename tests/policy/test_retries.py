@@ -7,11 +7,13 @@ import pytest
 
 from fairlead.policy.kinds.failures import Blame, Failure
 from fairlead.policy.kinds.retries import Again, GiveUp, retry
+from fairlead.policy.kinds.training import after_failure
 from fairlead.specs.training import Retry, Training
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Phase, Progress, Status
+from fairlead.state.snapshot import Intent, Phase, Progress, Status, Workload
 
 NOW = 1_000.0
+QUOTED = "step b failed: p-b is Failed: rank 0 of 1 failed; `retry` allows no restart; 1 run, 1 failed"
 
 
 def spec(**changes: Any) -> Training:
@@ -107,3 +109,13 @@ def test_out_of_memory_twice_without_progress_is_final() -> None:
     assert isinstance(retry(spec(), status(), oom, Progress(step=4), NOW), Again)
     assert isinstance(retry(spec(), before, oom, Progress(step=4), NOW), GiveUp)
     assert isinstance(retry(spec(), before, oom, Progress(step=9), NOW), Again)
+
+
+def test_a_driver_that_quotes_the_end_of_a_steps_run_says_once_that_nothing_is_retried() -> None:
+    run = Workload(uid="run", spec=spec(), intent=Intent.RUN, version=1, created_at=NOW, status=status())
+    why = GiveUp(why="`retry` allows no restart", program_failures=1, disruptions=0)
+    for said, message in (("it failed", "it failed; `retry` allows no restart"), (QUOTED, QUOTED)):
+        failed = Failure(blame=Blame.PROGRAM, reason=Reason(code=Code.PROGRAM_FAILED, message=said))
+        change = after_failure(run, (), failed, why, NOW)
+        assert change.status is not None
+        assert change.status.reason.message == message

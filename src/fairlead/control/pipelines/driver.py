@@ -531,8 +531,6 @@ class Driver:
         self._progress.put(task)
         event = "StepStarted" if task.phase is TaskPhase.RUNNING else f"Step{task.phase.value}"
         self._reporter.event(event, f"{task.name}: {task.message}")
-        if task.phase is TaskPhase.FAILED and not self._around.is_in_pod:
-            print(f"fairlead: step {task.name} failed: {task.message}", file=sys.stderr, flush=True)
         self._tell(task)
         if task.phase.is_final:
             self._tell_progress()

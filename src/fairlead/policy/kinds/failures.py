@@ -176,7 +176,9 @@ def _ended(spec: Training, exit_: RankExit, progress: Progress | None, nodes: tu
         what = f"{where} crashed with {name}{after}"
     else:
         what = f"{where} failed{after} with exit code {exit_.exit_code}{_last_words(exit_)}"
-    return _failure(Blame.PROGRAM, Code.PROGRAM_FAILED, what, _advice(spec, exit_), exit_.tail)
+    # A line that is quoted whole is not shown again.
+    detail = () if what.endswith(": " + "\n".join(exit_.tail).strip()) else exit_.tail
+    return _failure(Blame.PROGRAM, Code.PROGRAM_FAILED, what, _advice(spec, exit_), detail)
 
 
 def _not_started(spec: Training, pods: tuple[Pod, ...], now: float) -> Failure | None:

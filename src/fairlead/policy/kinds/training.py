@@ -330,7 +330,10 @@ def after_failure(
     remember = {"last_failure": failure.reason, "failed_step": step, "avoids": avoids, **counters, **changes}
     if isinstance(verdict, GiveUp):
         remedy = failure.remedy(workload.spec.name, is_over=True)
-        reason = replace(failure.reason, message=f"{failure.reason.message}; {verdict.why}", remedy=remedy)
+        # The last words of a pipeline's driver may be what was said of the run of a step.
+        said = failure.reason.message
+        message = said if verdict.why in said else f"{said}; {verdict.why}"
+        reason = replace(failure.reason, message=message, remedy=remedy)
         if not live:
             return change_to(workload, move(workload.status, Phase.FAILED, reason, now, **remember))
         return stop(
