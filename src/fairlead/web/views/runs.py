@@ -15,7 +15,7 @@ from fairlead.text.quantities import describe_nodes, describe_resources
 from fairlead.web.expected_starts import expected_starts
 from fairlead.web.view import Answer, BadRequest, Question
 
-MOST_UNFINISHED, MOST_OVER = 100, 30
+MOST_UNFINISHED, MOST_OVER = 100, 20
 STATES = ("any", *(phase.value for phase in Phase))
 
 
