@@ -142,7 +142,7 @@ class Growing:
         if status.ask_again_at is not None and self._now < status.ask_again_at:
             kept = why if status.reason.code is not Code.NODES_NOT_COMING else status.reason
             if fits_here:
-                later = f"{growth.by} was asked for nodes and brought none; it is asked again later"
+                later = f"{growth.by} is asked for nodes again later"
                 kept = replace(why, message=f"{why.message}; {later}")
             return Waits(reason=kept, ask_again_at=status.ask_again_at)
         hindrance = self._hindrance(spec, growth, ever=False)
