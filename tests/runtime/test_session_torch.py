@@ -309,9 +309,16 @@ def test_what_is_saved_is_what_pytorchs_own_distributed_checkpoint_reads(
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is")
-def test_what_pytorchs_own_distributed_checkpoint_saved_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_name", [False, True], ids=["this Python", "one that pickles members of enums by name"])
+def test_what_pytorchs_own_distributed_checkpoint_saved_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool
+) -> None:
     import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
+    if by_name:  # as 3.11.2 does
+        reduced = lambda member, protocol: (getattr, (type(member), member.name))  # noqa: E731 (an attribute)
+        monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", reduced)
     tree = {"a": {"b": [torch.ones(2), {"c": torch.tensor(3.0)}], "d": (1, 2), "e": None}, "f": {}, "g": [1, "x"]}
     dcp.save(copy.deepcopy(tree), checkpoint_id=str(tmp_path), no_dist=True)
     reader = distcp.Reader(tmp_path)

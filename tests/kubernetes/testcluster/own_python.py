@@ -1,14 +1,14 @@
 """The Python that runs the tests, with its packages, on real nodes: nothing is copied, so PyTorch costs nothing.
 
 The nodes' runtime puts two directories of this machine into every container (``DIRECTORIES``, which are given to
-``RealCluster``), and the image ``NAME`` does no more than name them in its environment. So a pod computes with the very
-packages, and reads the very standard library, that a program on this machine does.
+``RealCluster``), and the image ``NAME`` does no more than name them, in its environment and by two links. So a pod
+computes with the very packages, and reads the very standard library, that a program on this machine does.
 """
 
 import os
-import shutil
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 from tests.kubernetes.testcluster import images
@@ -18,7 +18,7 @@ NAME = "testcluster.fairlead.dev/own-python:1"
 _PYTHON, _PACKAGES = "/opt/own/python", "/opt/own/packages"
 DIRECTORIES = {_PYTHON: Path(sys.base_prefix), _PACKAGES: Path(sysconfig.get_path("purelib"))}
 _ENVIRONMENT = (
-    f"PATH={_PYTHON}/bin:/usr/local/bin:/usr/bin:/bin",
+    *images.ENVIRONMENT,
     f"LD_LIBRARY_PATH={_PYTHON}/lib",
     f"PYTHONPATH={_PACKAGES}",
 )
@@ -29,13 +29,18 @@ def write_image(target: Path) -> Path:
     """The archive of ``NAME``, for ``RealCluster.import_image``.
 
     Raises:
-        Unavailable: This machine's Python needs a newer C library than the image has, or has no ``python`` on its path.
+        Unavailable: This machine's Python needs a newer C library than the image has, or is not below its prefix.
     """
     found = (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc ")
     if not found or tuple(int(part) for part in found.split(".")[:2]) > GLIBC:
         wanted = ".".join(str(part) for part in GLIBC)
         raise Unavailable(f"a container has glibc {wanted}, the Python of these tests may need {found or 'another'}")
-    if shutil.which("python", path=f"{sys.base_prefix}/bin") is None:
-        raise Unavailable(f"{sys.base_prefix}/bin has no `python`, which runs call")
-    images.extend(target, NAME, [], env=_ENVIRONMENT)
+    program = Path(os.path.realpath(sys.executable)).name
+    if not (Path(sys.base_prefix) / "bin" / program).exists():
+        raise Unavailable(f"{sys.base_prefix}/bin has no {program}, the Python of these tests")
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        link = Path(scratch) / program
+        link.symlink_to(f"{_PYTHON}/bin/{program}")
+        names = {f"/usr/local/bin/{name}": link for name in ("python", "python3")}
+        images.extend(target, NAME, [images.layer_of(Path(scratch) / "links.tar", names)], env=_ENVIRONMENT)
     return target

@@ -77,7 +77,15 @@ class _Pickler(pickle._Pickler):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _attribute
         return _class(module, name) if module.startswith(PACKAGE) else super().find_class(module, name)
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """Return an attribute, or a record for a member of an enum, which Python 3.11.2 pickles by its name."""
+    is_record = isinstance(owner, type) and issubclass(owner, _Record)
+    return owner(name) if is_record else getattr(owner, name)
 
 
 def flatten(value: Any, path: ObjectPath = ()) -> Iterator[tuple[ObjectPath, Any]]:
