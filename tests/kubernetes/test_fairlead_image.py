@@ -38,7 +38,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
 def put_python(host: str, place: Path) -> Reference:
     """Push the nodes' own image with Python to a registry."""
     with tarfile.open(images.python_image()) as tar:
-        tar.extractall(place, filter="data")
+        tar.extractall(place, **images.EXTRACTED)
         manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO())[0]
     config = json.loads((place / manifest["Config"]).read_text())
     config["config"]["Env"].append("PYTHON_VERSION=3.11.2")

@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.errors import Unavailable
@@ -24,6 +25,7 @@ PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
 IMAGE_S = 15 * 60.0
 ENVIRONMENT = ("PATH=/usr/local/bin:/usr/bin:/bin",)
 SLEEPS = ("/bin/sleep", "infinity")
+EXTRACTED: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # not in 3.11.2
 
 
 def python_image() -> Path:
@@ -50,7 +52,7 @@ def extend(
     with tarfile.open(python_image()) as tar, tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO(b"[]"))
         below = manifest[0]["Layers"]
-        tar.extractall(scratch, members=[tar.getmember(layer) for layer in below], filter="data")
+        tar.extractall(scratch, members=[tar.getmember(layer) for layer in below], **EXTRACTED)
         write_archive(target, name, [*(Path(scratch) / layer for layer in below), *layers], user=user, env=env)
 
 

@@ -35,7 +35,7 @@ def write_image(target: Path) -> Path:
     if not found or tuple(int(part) for part in found.split(".")[:2]) > GLIBC:
         wanted = ".".join(str(part) for part in GLIBC)
         raise Unavailable(f"a container has glibc {wanted}, the Python of these tests may need {found or 'another'}")
-    program = Path(os.path.realpath(sys.executable)).name
+    program = Path(os.path.realpath(sys._base_executable)).name  # type: ignore[attr-defined] # not in typeshed
     if not (Path(sys.base_prefix) / "bin" / program).exists():
         raise Unavailable(f"{sys.base_prefix}/bin has no {program}, the Python of these tests")
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
