@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fairlead
+from fairlead.runtime.elastic import group
 
 BATCH = 24
 
@@ -60,6 +62,19 @@ def fail() -> None:
         for step in run.steps(2, batch=2):
             with step:
                 raise RuntimeError("a mistake")
+
+
+def stand_still(results: Path) -> None:
+    """Wait for ever in a step of the first rank, as a collective of gloo has done that was to fail."""
+    torch.set_num_threads(1)
+    group.STUCK_AFTER_S = 1.0
+    with fairlead.run() as run:
+        run.init_process_group("gloo")
+        run.resume(model=DistributedDataParallel(nn.Linear(2, 1)))
+        for step in run.steps(2, batch=2):
+            with step:
+                (results / f"in-step-{os.environ['RANK']}").touch()
+                threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -143,6 +143,20 @@ def test_a_pod_that_is_told_to_stop_leaves_alone_and_the_first_one_stops_all(tmp
 
 
 @pytest.mark.torch
+def test_a_rank_whose_collective_does_not_fail_after_another_was_killed_is_killed_too(tmp_path: Path) -> None:
+    from tests.runtime import elastic_program
+
+    with Gang(
+        elastic_program.stand_still, tmp_path, pod_dir=tmp_path / "pod", to=None, world_size=2,
+        env={"FAIRLEAD_MEMBERS_DIR": str(tmp_path / "members")}, preload=["tests.runtime.elastic_program"],
+    ) as gang:  # fmt: skip
+        gang.until(lambda: len(list(tmp_path.glob("in-step-*"))) == 2, "a step of both")
+        gang.signal(1, signal.SIGKILL)
+        assert gang.wait() == [-signal.SIGKILL, -signal.SIGKILL]
+        assert "a collective did not fail when a rank was gone; this rank starts again" in gang.logs()
+
+
+@pytest.mark.torch
 def test_a_program_that_fails_by_itself_is_not_taken_for_a_lost_rank(tmp_path: Path) -> None:
     from tests.runtime import elastic_program
 

@@ -3,12 +3,18 @@
 A gloo collective may wait for half an hour for a rank that is gone, or for one that has given up. So a thread watches
 for members that are gone and shuts down the connections of the group: every collective of this process then fails at
 once, and so do those of the other members.
+
+On a busy machine gloo has been seen to wait on all the same, about once in twenty-five times. The thread kills such a
+process, as the other members wait a minute for it and then fail; its shim starts it again, and it returns in place.
 """
 
 import contextlib
 import os
+import signal
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -22,12 +28,24 @@ from fairlead.runtime.elastic.membership import Epoch, Membership
 CONNECT_WITHIN_S = 30.0
 STEP_WITHIN_S = 1800.0
 WATCH_EVERY_S = 0.05
+STUCK_AFTER_S = 30.0
+"""For so long a thread may wait where a collective may be, without computing, after its connections were shut down."""
+
+STUCK_CPU_S = 0.1
+"""Processor time in seconds by which it computes."""
+
+STUCK = "fairlead: a collective did not fail when a rank was gone; this rank starts again"
 
 
 class EpochGroup:
-    """torch.distributed's default group, over the members of the newest epoch."""
+    """torch.distributed's default group, over the members of the newest epoch.
+
+    Attributes:
+        is_in_use: Whether the program is where it may wait for other members.
+    """
 
     def __init__(self, membership: Membership) -> None:
+        self.is_in_use = False
         self._membership = membership
         self._hosted: dist.TCPStore | None = None
         self._sockets: set[tuple[int, str]] = set()
@@ -62,7 +80,8 @@ class EpochGroup:
         _allow(timedelta(seconds=STEP_WITHIN_S))
         self._sockets = _open_sockets() - before
         self._over = threading.Event()
-        threading.Thread(target=self._watch, args=(self._over,), name="fairlead-members", daemon=True).start()
+        clock = time.pthread_getcpuclockid(threading.get_ident())
+        threading.Thread(target=self._watch, args=(self._over, clock), name="fairlead-members", daemon=True).start()
 
     def opening(self, open_more: Callable[[], object]) -> None:
         """Call a function that creates more groups; their connections end with those of this one."""
@@ -89,11 +108,31 @@ class EpochGroup:
             dist.destroy_process_group()
         self._sockets = set()
 
-    def _watch(self, over: threading.Event) -> None:
+    def _watch(self, over: threading.Event, clock: int) -> None:
         while not over.wait(WATCH_EVERY_S):
             if self._membership.gone() and not over.is_set():
                 self.abort()
+                with contextlib.suppress(OSError):  # that thread is over
+                    self._kill_if_stuck(over, clock)
                 return
+
+    def _kill_if_stuck(self, over: threading.Event, clock: int) -> None:
+        """Kill this process if a collective has not failed.
+
+        Args:
+            clock: The processor time of the thread that uses the group.
+        """
+        since, used_s = time.monotonic(), time.clock_gettime(clock)
+        while not over.wait(WATCH_EVERY_S):
+            now_used_s = time.clock_gettime(clock)
+            if not self.is_in_use or now_used_s > used_s + STUCK_CPU_S:
+                since, used_s = time.monotonic(), now_used_s
+            elif time.monotonic() > since + STUCK_AFTER_S:
+                print(
+                    "fairlead: a collective did not fail when a rank was gone; this rank starts again", file=sys.stderr
+                )
+                sys.stderr.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def move_to_group(module: torch.nn.Module) -> None:

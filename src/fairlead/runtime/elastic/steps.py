@@ -205,6 +205,7 @@ class ElasticSteps(Steps):
     def begin(self) -> None:
         """Store the state that a step changes before it is applied."""
         self._is_applied = False
+        self._group.is_in_use = True
         buffers = [(item, item.detach().clone()) for module in self._modules for item in module.buffers()]
         random = torch.get_rng_state()
 
@@ -218,6 +219,12 @@ class ElasticSteps(Steps):
 
     def end(self, error: BaseException | None) -> bool:
         """Complete the step, or undo it if a rank is gone; return whether the error is handled."""
+        try:
+            return self._end(error)
+        finally:
+            self._group.is_in_use = False
+
+    def _end(self, error: BaseException | None) -> bool:
         if error is None:
             self._step += 1
             try:
@@ -282,12 +289,15 @@ class ElasticSteps(Steps):
                 raise SystemExit(0)
             try:
                 self._group.form(epoch, self._rank)
+                self._group.is_in_use = True
                 self._meet(epoch.members.index(self._rank))
                 break
             except (RuntimeError, AgreementFailed):
                 if not self._is_by_others() or time.monotonic() > deadline:
                     raise
                 self._group.abort()
+            finally:
+                self._group.is_in_use = False
         self._broken_at = None
         self.num_members = len(epoch.members)
         self._tell(before, epoch, time.monotonic() - began)
