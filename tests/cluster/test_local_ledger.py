@@ -178,7 +178,7 @@ def test_pods_of_an_older_database_get_their_shares_and_are_charged(tmp_path: Pa
     cluster.close()
 
 
-@pytest.mark.parametrize("num_kills", [3, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_kills", [3, pytest.param(200, marks=pytest.mark.long)])
 def test_a_process_that_is_killed_while_pods_end_loses_and_doubles_no_second(tmp_path: Path, num_kills: int) -> None:
     draw = random.Random(7)
     for number in range(num_kills):
