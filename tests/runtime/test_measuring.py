@@ -54,6 +54,16 @@ def test_two_ranks_measure_a_processor_and_an_all_reduce(tmp_path: Path) -> None
     assert on.coefficients.tflops == found.tflops
 
 
+@pytest.mark.torch
+def test_a_device_that_is_too_busy_to_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[torch]'")
+    from fairlead.runtime.parallelism import measuring
+
+    monkeypatch.setattr(measuring._Meter, "products", lambda _: [(64, 0.02), (512, 0.01)])
+    with pytest.raises(RuntimeError, match="larger matrix products took no longer than small ones"):
+        measuring.measure(torch.device("cpu"), 1)
+
+
 def test_an_estimate_goes_by_what_was_measured() -> None:
     spec = spec_on("Quick 3000")
     with pytest.raises(Conflict, match=r"nothing is known of the GPU Quick 3000; `fairlead doctor --gpu`"):

@@ -126,7 +126,11 @@ def line_of(points: list[tuple[int, float]]) -> tuple[float, float]:
 
 
 def measure(device: torch.device, ranks: int) -> dict[str, object]:
-    """Measure as one rank; values that do not involve several ranks are this rank's own."""
+    """Measure as one rank; values that do not involve several ranks are this rank's own.
+
+    Raises:
+        RuntimeError: Deeper matrix products took no longer, so no speed follows from them.
+    """
     sizes = GPU if device.type == "cuda" else CPU
     meter = _Meter(device, sizes)
     found: dict[str, object] = {"rows": sizes.rows, "columns": sizes.columns, "ranks": ranks}
@@ -141,6 +145,8 @@ def measure(device: torch.device, ranks: int) -> dict[str, object]:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         found |= {"name": "cpu", "memory_bytes": memory, "processors": 1}
     slope, intercept = line_of(meter.products())
+    if slope <= 0:
+        raise RuntimeError("larger matrix products took no longer than small ones; measure while nothing else uses it")
     found |= {"seconds_per_depth": slope, "depth": max(intercept / slope, 0.0)}
     found |= {"memory_gb_s": meter.copied_gb_s(), "launch_ms": meter.launch_ms()}
     if ranks > 1:
