@@ -75,14 +75,16 @@ def _install(wanted: str) -> None:
 def _fastest() -> str:
     """Return this Python, or the fastest of the same version on this machine if that is clearly faster."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    found = {os.path.realpath(Path(place) / version) for place in (*os.get_exec_path(), "/usr/local/bin", "/usr/bin")}
+    places = (*os.get_exec_path(), "/usr/local/bin", "/usr/bin")
+    own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    found = {own, *(os.path.realpath(Path(place) / version) for place in places)}
     # In turns, as a busy machine may slow any of them.
-    timed = [each for _ in range(5) for path in (sys.executable, *found) if (each := _timed(path)) is not None]
-    own_s = min((took for took, path in timed if path == os.path.realpath(sys.executable)), default=0.0)
-    least_s, path = min(timed, default=(0.0, sys.executable))
+    timed = [each for _ in range(5) for path in found if (each := _timed(path)) is not None]
+    own_s = min((took for took, path in timed if path == own), default=0.0)
+    least_s, path = min(timed, default=(0.0, own))
     if least_s >= FASTER * own_s:
-        return sys.executable
-    print(f"{path} is {own_s / least_s:.2f} times as fast as {sys.executable}; .venv gets it.", file=sys.stderr)
+        return own
+    print(f"{path} is {own_s / least_s:.2f} times as fast as {own}; .venv gets it.", file=sys.stderr)
     return path
 
 

@@ -128,9 +128,7 @@ class EpochGroup:
             if not self.is_in_use or now_used_s > used_s + STUCK_CPU_S:
                 since, used_s = time.monotonic(), now_used_s
             elif time.monotonic() > since + STUCK_AFTER_S:
-                print(
-                    "fairlead: a collective did not fail when a rank was gone; this rank starts again", file=sys.stderr
-                )
+                print(STUCK, file=sys.stderr)
                 sys.stderr.flush()
                 os.kill(os.getpid(), signal.SIGKILL)
 

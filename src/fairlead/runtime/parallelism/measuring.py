@@ -146,7 +146,7 @@ def measure(device: torch.device, ranks: int) -> dict[str, object]:
         found |= {"name": "cpu", "memory_bytes": memory, "processors": 1}
     slope, intercept = line_of(meter.products())
     if slope <= 0:
-        raise RuntimeError("larger matrix products took no longer than small ones; measure while nothing else uses it")
+        raise RuntimeError("larger matrix products took no longer than small ones; measure while the device is idle")
     found |= {"seconds_per_depth": slope, "depth": max(intercept / slope, 0.0)}
     found |= {"memory_gb_s": meter.copied_gb_s(), "launch_ms": meter.launch_ms()}
     if ranks > 1:
