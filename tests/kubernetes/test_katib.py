@@ -7,14 +7,23 @@ import pytest
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.client.cluster_inventory import Found, look_around
-from fairlead.cluster.kubernetes.engines.katib import ended_status, observe, read_trial, render
+from fairlead.cluster.kubernetes.engines.katib import (
+    ended_experiment,
+    ended_trial,
+    failure_of,
+    observe,
+    read_trial,
+    render,
+    warning_of,
+)
 from fairlead.cluster.kubernetes.operator.engines.search_controller import trouble_of
 from fairlead.errors import InvalidSpec
 from fairlead.policy.search.trials import TrialRecord, TrialState
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.sweep import Sweep
-from fairlead.state.snapshot import Workload
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Phase, Workload
 from tests.kubernetes.builders import UID, a_workload
 
 KEYS = {
@@ -129,6 +138,19 @@ def test_what_is_missing_of_their_objects_is_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("ExperimentGoalReached", "the target is reached"),
+        ("ExperimentMaxTrialsReached", "it has proposed all trials"),
+        ("ExperimentSuggestionEndReached", "its algorithm has no more values"),
+    ],
+)
+def test_the_end_of_a_search_reads_in_our_words(reason: str, said: str) -> None:
+    succeeded = {"type": "Succeeded", "status": "True", "reason": reason, "message": "Experiment has succeeded because"}
+    assert observe({"status": {"conditions": [succeeded]}}, ()).message == said
+
+
+@pytest.mark.parametrize(
     ("state", "type_", "has_value"),
     [
         (TrialState.SUCCEEDED, "Succeeded", True), (TrialState.PRUNED, "EarlyStopped", True),
@@ -138,7 +160,7 @@ def test_what_is_missing_of_their_objects_is_nothing() -> None:
 def test_the_end_of_a_run_is_written_as_katib_would(state: TrialState, type_: str, has_value: bool) -> None:
     trial = read_trial(a_trial("first", "Created", "Running"))
     record = TrialRecord(number=0, values={}, state=state, value=0.25)
-    status = ended_status(trial, record, "accuracy", 0.0)
+    status = ended_trial(trial, record, "accuracy", 0.0, is_searching=False)
     told = {each["type"]: each["status"] for each in status["conditions"]}
     assert told == {"Created": "True", "Running": "False", type_: "True"}
     assert status["completionTime"] == "1970-01-01T00:00:00Z"
@@ -148,9 +170,65 @@ def test_the_end_of_a_run_is_written_as_katib_would(state: TrialState, type_: st
     assert after.is_completed
 
 
-def test_a_value_that_is_not_finite_is_not_told() -> None:
-    record = TrialRecord(number=0, values={}, state=TrialState.SUCCEEDED, value=float("inf"))
-    assert "observation" not in ended_status(read_trial(a_trial("a", "Created")), record, "loss", 0.0)
+@pytest.mark.parametrize("state", [TrialState.STOPPED, None])
+def test_a_run_that_is_stopped_while_katib_searches_has_failed_as_goptuna_takes_no_killed_ones(
+    state: TrialState | None,
+) -> None:
+    record = None if state is None else TrialRecord(number=0, values={}, state=state, value=0.25)
+    status = ended_trial(read_trial(a_trial("a", "Created")), record, "loss", 0.0, is_searching=True)
+    end = status["conditions"][-1]
+    assert (end["type"], end["reason"], end["message"]) == ("Failed", "TrialFailed", "the run was stopped")
+
+
+@pytest.mark.parametrize("state", [TrialState.SUCCEEDED, TrialState.PRUNED])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), None])
+def test_a_run_without_a_finite_value_has_failed_as_katib_would_wait_for_one(
+    state: TrialState, value: float | None
+) -> None:
+    record = TrialRecord(number=0, values={}, state=state, value=value)
+    status = ended_trial(read_trial(a_trial("a", "Created")), record, "loss", 0.0, is_searching=True)
+    assert "observation" not in status
+    assert status["conditions"][-1]["type"] == "Failed"
+    assert status["conditions"][-1]["message"].endswith("; it reported no finite loss")
+
+
+@pytest.mark.parametrize(
+    ("phase", "type_"), [(Phase.STOPPED, "Succeeded"), (Phase.SUCCEEDED, "Succeeded"), (Phase.FAILED, "Failed")]
+)
+def test_an_experiment_ends_as_its_sweep_does(phase: Phase, type_: str) -> None:
+    reason = Reason(code=Code.STOPPED, message="stopped on request")
+    created, running = ({"type": each, "status": "True", "reason": "x"} for each in ("Created", "Running"))
+    before = {"status": {"conditions": [created, running], "trials": 2}}
+    status = ended_experiment(before, phase, reason, 0.0)
+    assert [(each["type"], each["status"]) for each in status["conditions"]] == [
+        ("Created", "True"), ("Running", "False"), (type_, "True"),
+    ]  # fmt: skip
+    end = status["conditions"][-1]
+    assert (end["reason"], end["message"]) == (f"Sweep{phase.value}", "stopped on request")
+    assert observe({"status": status}, ()).is_over
+
+
+def test_a_search_that_failed_says_what_its_algorithm_says() -> None:
+    failed = {"type": "Failed", "status": "True", "message": "Suggestion has failed"}
+    experiment = {"status": {"conditions": [failed]}}
+    refused = "Validation failed: rpc error: code = Unknown desc = unsupported algorithm"
+    suggestion = {"status": {"conditions": [{**failed, "message": refused}]}}
+    assert failure_of(experiment, suggestion) == "Validation failed: unsupported algorithm"
+    assert failure_of(experiment, {}) == "Suggestion has failed"
+
+
+def a_warning(kind: str, at: str, message: str) -> dict[str, Any]:
+    return {"involvedObject": {"kind": kind, "name": "rates-0"}, "lastTimestamp": at, "message": message}
+
+
+def test_why_katib_proposes_nothing_is_the_newest_warning_since_the_last_trial() -> None:
+    internal = "rpc error: code = Internal desc = no such sampler"
+    warnings = [
+        a_warning("Suggestion", "2026-11-01T10:00:01Z", internal), a_warning("Pod", "2026-11-01T10:00:09Z", "else"),
+        a_warning("Suggestion", "2026-11-01T09:59:59Z", "connection refused"),
+    ]  # fmt: skip
+    assert warning_of(warnings, "2026-11-01T10:00:00Z") == "its Suggestion says: no such sampler"
+    assert warning_of(warnings, "2026-11-01T10:00:02Z") == ""
 
 
 def test_why_katib_proposes_nothing_is_what_its_deployment_says() -> None:

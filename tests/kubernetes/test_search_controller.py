@@ -1,5 +1,6 @@
 """The operator and Katib's kinds on a real API server: the test plays Katib's controller, which proposes values."""
 
+import time
 import urllib.error
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.kubernetes
 
-KINDS = ((API, "Experiment", "experiments"), (API, "Trial", "trials"))
+KINDS = ((API, "Experiment", "experiments"), (API, "Trial", "trials"), (API, "Suggestion", "suggestions"))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ class Katib:
     """Katib as the operator sees it."""
 
     def __init__(self, cluster: KubernetesCluster, namespace: str) -> None:
-        self.client = cluster.client
+        self.client, self.namespace = cluster.client, namespace
         self.place = f"/apis/{API}/namespaces/{namespace}"
 
     def experiments(self) -> dict[str, dict[str, Any]]:
@@ -55,6 +56,19 @@ class Katib:
 
     def say(self, plural: str, name: str, status: dict[str, Any]) -> None:
         self.client.merge(f"{self.place}/{plural}/{name}/status", {"status": status})
+
+    def warn(self, experiment: str, message: str) -> None:
+        """An Event of Katib's controllers about a Suggestion that they could not reconcile."""
+        self.client.create(f"/api/v1/namespaces/{self.namespace}/events", {
+            "metadata": {"name": f"{experiment}-warning"}, "type": "Warning", "reason": "ReconcileError",
+            "message": message, "lastTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "involvedObject": {"kind": "Suggestion", "name": experiment, "namespace": self.namespace},
+        })  # fmt: skip
+
+    def end_of(self, name: str) -> tuple[str, str, str] | None:
+        """The last condition of an Experiment, with its reason and message."""
+        conditions = (self.experiments()[name].get("status") or {}).get("conditions") or ()
+        return (conditions[-1]["type"], conditions[-1]["reason"], conditions[-1]["message"]) if conditions else None
 
     def ends(self) -> dict[str, tuple[str, str | None]]:
         """The condition in which each Trial that is over ended, and the value that Katib was told."""
@@ -139,7 +153,7 @@ def test_katib_proposes_and_is_told_how_the_runs_ended(
         assert detail_of(sweep_of(cluster)).proposed == ("rates-0-a", "rates-0-b", "rates-0-c")  # type: ignore[arg-type]
 
 
-def test_a_stop_has_katib_propose_no_more_and_a_resume_begins_another_experiment(
+def test_a_stop_ends_the_experiment_at_once_and_a_resume_begins_another_experiment(
     access: Access, cluster: KubernetesCluster, namespace: str, engine: Katib
 ) -> None:
     uid = cluster.submit(a_sweep(namespace)).uid
@@ -154,14 +168,12 @@ def test_a_stop_has_katib_propose_no_more_and_a_resume_begins_another_experiment
         until(lambda: are_running(cluster, "rates-0"))
         cluster.set_intent(uid, Intent.STOP)
         until(lambda: sweep_of(cluster).status.phase is Phase.STOPPED)
-        # Katib refuses as few as it has.
-        until(lambda: engine.experiments()["rates-0"]["spec"]["maxTrialCount"] == 2, engine.experiments)
+        until(lambda: engine.end_of("rates-0") == ("Succeeded", "SweepStopped", "stopped on request"))
         until(lambda: engine.ends() == {"rates-0-a": ("Killed", None)}, engine.ends)
+        # One that Katib was about to make when it was ended.
         engine.propose("rates-0", "b", lr=0.02)
         until(lambda: engine.ends().get("rates-0-b") == ("Killed", None), engine.ends)
-        assert engine.experiments()["rates-0"]["spec"]["maxTrialCount"] == 2
         assert list(runs(cluster)) == ["rates-0"]
-        engine.say("experiments", "rates-0", {"conditions": [{"type": "Succeeded", "status": "True"}]})
         cluster.set_intent(uid, Intent.RUN)
         until(lambda: "rates-2" in engine.experiments())
         assert engine.experiments()["rates-2"]["spec"]["maxTrialCount"] == 2
@@ -186,16 +198,41 @@ def test_an_operator_that_is_killed_at_any_moment_leaves_one_experiment_and_one_
     assert list(runs(cluster)) == ["rates-0"]
 
 
-def test_an_experiment_that_failed_fails_the_sweep_with_katibs_words(
-    access: Access, cluster: KubernetesCluster, namespace: str, engine: Katib
+@pytest.mark.parametrize("has_suggestion", [True, False])
+def test_an_experiment_that_failed_fails_the_sweep_with_the_words_of_katibs_algorithm(
+    access: Access, cluster: KubernetesCluster, namespace: str, engine: Katib, has_suggestion: bool
 ) -> None:
     cluster.submit(a_sweep(namespace))
     with operating(access, namespace):
         until(lambda: "rates-0" in engine.experiments())
         failed = {"type": "Failed", "status": "True", "message": "Suggestion has failed"}
+        if has_suggestion:
+            content = {"apiVersion": API, "kind": "Suggestion", "metadata": {"name": "rates-0"}}
+            engine.client.create(f"{engine.place}/suggestions", content)
+            engine.say("suggestions", "rates-0", {"conditions": [{**failed, "message": "unsupported algorithm"}]})
         engine.say("experiments", "rates-0", {"conditions": [failed]})
         until(lambda: sweep_of(cluster).status.phase is Phase.FAILED)
-    assert "Katib gave the search up: Suggestion has failed" in sweep_of(cluster).status.reason.message
+    why = "unsupported algorithm" if has_suggestion else "Suggestion has failed"
+    assert f"Katib gave the search up: {why}; 0 of 3 trials are over" in sweep_of(cluster).status.reason.message
+
+
+def test_a_trial_that_a_user_stops_is_no_end_of_the_search(
+    access: Access, cluster: KubernetesCluster, namespace: str, engine: Katib
+) -> None:
+    cluster.submit(a_sweep(namespace))
+    with operating(access, namespace):
+        until(lambda: "rates-0" in engine.experiments())
+        engine.propose("rates-0", "a", lr=0.01)
+        until(lambda: are_running(cluster, "rates-0"))
+        cluster.set_intent(runs(cluster)["rates-0"].uid, Intent.STOP)
+        until(lambda: engine.ends() == {"rates-0-a": ("Failed", None)}, engine.ends)
+        assert engine.end_of("rates-0") is None
+        engine.warn("rates-0", "rpc error: code = Internal desc = no such sampler")
+        said = "waits for values that Katib proposes: its Suggestion says: no such sampler"
+        until(lambda: said in sweep_of(cluster).status.reason.message, lambda: sweep_of(cluster).status)
+        engine.propose("rates-0", "b", lr=0.02)
+        until(lambda: are_running(cluster, "rates-1"))
+        assert "Suggestion" not in sweep_of(cluster).status.reason.message
 
 
 @pytest.mark.usefixtures("kinds")

@@ -35,7 +35,11 @@ def a_sweep(spec: Sweep) -> Workload[Sweep]:
 
 def judged(sweep: Workload[Sweep], search: EngineSearch | None, *children: Workload) -> Change | None:
     searches = {} if search is None else {"parent": search}
-    snapshot = Snapshot(nodes=(), workloads=(), pods=(), parents=(sweep,), ended=children, engine_searches=searches)
+    ended = tuple(each for each in children if each.status.phase.is_final)
+    going = tuple(each for each in children if not each.status.phase.is_final)
+    snapshot = Snapshot(
+        nodes=(), workloads=going, pods=(), parents=(sweep,), ended=ended, engine_searches=searches
+    )  # fmt: skip
     return judge(sweep, families_of(snapshot)["parent"], 1.0)
 
 
@@ -63,6 +67,23 @@ def test_a_trial_is_submitted_for_each_proposal_once_with_its_values() -> None:
     assert detail_of(sweep).proposed == ("k-1", "k-2")
     again = judged(sweep, EngineSearch(proposals=(proposal("k-1"), proposal("k-2", "0.25"))))
     assert again is None or not again.submit
+
+
+def test_a_proposal_waits_while_as_many_trials_run_as_may_after_a_resumption() -> None:
+    sweep = a_sweep(spec())
+    first = judged(sweep, EngineSearch(proposals=(proposal("k-1"), proposal("k-2"))))
+    assert first is not None
+    assert first.status is not None
+    resumed = replace(sweep, status=replace(first.status, attempt=1))
+    running = [replace(child(sweep, first, index, 0.5), status=status(Phase.RUNNING)) for index in range(2)]
+    search = EngineSearch(proposals=(proposal("l-1"), proposal("l-2")))
+    waits = judged(resumed, search, *running)
+    assert waits is None or not waits.submit
+    goes_on = judged(resumed, search, running[0], child(sweep, first, 1, 0.5))
+    assert goes_on is not None
+    assert [order.name for order in goes_on.submit] == ["2"]
+    assert goes_on.status is not None
+    assert detail_of(replace(sweep, status=goes_on.status)).proposed == ("k-1", "k-2", "l-1")
 
 
 def test_a_sweep_ends_with_its_last_trial_whatever_the_engine_still_proposes() -> None:

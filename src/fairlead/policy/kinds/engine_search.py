@@ -46,7 +46,8 @@ def search_end(spec: Sweep, search: EngineSearch | None, num_active: int, done: 
     title = TITLES[spec.engine]
     if search.has_failed:
         message = f"{title} gave the search up: {search.message}; {done}"
-        remedy = f"`kubectl describe experiments -n {spec.team}` shows more; `fairlead resume {spec.name}` tries again."
+        shown = f"`kubectl describe experiments,suggestions -n {spec.team}` shows more"
+        remedy = f"{shown}; `fairlead resume {spec.name}` tries again."
         return Phase.FAILED, Reason(code=Code.START_FAILED, message=message, remedy=remedy)
     return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=f"{title} proposes no more: {search.message}; {done}")
 

@@ -485,7 +485,7 @@ def _end(
     if target is not None and objective is not None and detail.best_value is not None:
         sign = objective.goal.sign
         if sign * detail.best_value <= sign * target:
-            message = f"it reached its target, {target:g}, after {done}{said}"
+            message = f"it reached its target, {target:g}; {done}{said}"
             return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
     if is_exhausted and detail.over >= num_wanted(spec, detail.pruned):
         if history.counts.get(TrialState.SUCCEEDED):
@@ -503,7 +503,8 @@ def _proposed(
 ) -> tuple[tuple[SubmitChild, ...], SweepDetail]:
     """Return the trials that an engine proposed since the last pass, and the detail with their names."""
     spec = sweep.spec
-    room = min(num_wanted(spec, detail.pruned) - detail.submitted, MOST_AT_ONCE)
+    # An engine does not know of the trials that go on after a resumption, and proposes as many as may run without them.
+    room = min(num_wanted(spec, detail.pruned) - detail.submitted, MOST_AT_ONCE, _room(spec, family))
     new = new_proposals(family.search, detail.proposed, room)
     runs = (trial_run(spec, read_values(spec.space, each.values)) for each in new)
     orders = tuple(submit(sweep, str(number), run) for number, run in enumerate(runs, detail.submitted))

@@ -6,6 +6,7 @@ chooses their values, and Katib needs no rights and no configuration for them. S
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,10 +19,11 @@ from fairlead.specs.search_space import Parameter, show_value
 from fairlead.specs.sweep import Sampler, Sweep
 from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.state.engine_searches import EngineSearch, Proposal
-from fairlead.state.snapshot import Workload
+from fairlead.state.reasons import Reason
+from fairlead.state.snapshot import Phase, Workload
 
 API = "kubeflow.org/v1beta1"
-KIND, EXPERIMENTS, TRIALS = "Experiment", "experiments", "trials"
+KIND, EXPERIMENTS, TRIALS, SUGGESTIONS = "Experiment", "experiments", "trials", "suggestions"
 LABEL = "katib.kubeflow.org/experiment"
 """Label by which Katib tells whose a Trial, or a Deployment of its own, is."""
 _ALGORITHMS = {
@@ -38,7 +40,15 @@ _ENDS = {
     TrialState.STOPPED: ("Killed", "the run was stopped"),
 }
 """Katib's condition for the end of a trial, and why it holds."""
+_WITH_VALUE = ("Succeeded", "EarlyStopped")
+"""Conditions that need a value: without one Katib's algorithms propose fewer values, or none at all."""
 _COMPLETED = (*(type_ for type_, _ in _ENDS.values()), "MetricsUnavailable")
+_ENOUGH = {
+    "ExperimentGoalReached": "the target is reached",
+    "ExperimentMaxTrialsReached": "it has proposed all trials",
+    "ExperimentSuggestionEndReached": "its algorithm has no more values",
+}
+"""Why Katib ended an Experiment without an error, by the reason of its condition."""
 _CONTAINER = "values"
 
 
@@ -137,11 +147,10 @@ class KatibTrial:
     Attributes:
         is_created: Katib's controller has taken it in, and follows its status.
         is_completed: Its end is written.
-        status: As it was read, with ``version`` of the object.
+        status: As it was read.
     """
 
     name: str
-    version: str
     created: str
     values: Mapping[str, str]
     is_created: bool
@@ -155,7 +164,6 @@ def read_trial(content: Mapping[str, Any]) -> KatibTrial:
     assigned = (content.get("spec") or {}).get("parameterAssignments") or ()
     return KatibTrial(
         name=str(metadata["name"]),
-        version=str(metadata.get("resourceVersion") or ""),
         created=str(metadata.get("creationTimestamp") or ""),
         values={str(each.get("name")): str(each.get("value")) for each in assigned},
         is_created=condition(content, "Created") is not None,
@@ -170,32 +178,82 @@ def observe(experiment: Mapping[str, Any], trials: Iterable[KatibTrial]) -> Engi
     ended = failed or done
     waiting = [each for each in trials if each.is_created and not each.is_completed]
     waiting.sort(key=lambda each: (each.created, each.name))
+    said = "" if ended is None else words(ended, fallback="it does not say why")
     return EngineSearch(
         proposals=tuple(Proposal(name=each.name, values=each.values) for each in waiting),
         is_over=ended is not None,
         has_failed=failed is not None,
-        message="" if ended is None else words(ended, fallback="it does not say why"),
+        message=said if ended is None else _ENOUGH.get(str(ended.get("reason")), said),
     )
 
 
-def ended_status(trial: KatibTrial, record: TrialRecord | None, metric: str, now: float) -> Object:
+def failure_of(experiment: Mapping[str, Any], suggestion: Mapping[str, Any]) -> str:
+    """Return why an Experiment failed, as a clause: what its Suggestion says, where that has failed too."""
+    found = condition(suggestion, "Failed") or condition(experiment, "Failed") or {}
+    return _plain(words(found, fallback="it does not say why"))
+
+
+def warning_of(events: Iterable[Mapping[str, Any]], since: str) -> str:
+    """Return the newest warning of an Experiment or its Suggestion, as a clause; empty if there is none.
+
+    Args:
+        events: Warnings of objects of the Experiment's name.
+        since: The time, as Kubernetes writes it, before which warnings are of no interest.
+    """
+    said: list[tuple[str, str]] = []
+    for event in events:
+        at = str(event.get("lastTimestamp") or event.get("eventTime") or "")
+        kind = event["involvedObject"].get("kind")
+        if kind in (KIND, "Suggestion") and at >= since:
+            said.append((at, f"its {kind} says: {_plain(words(event, fallback='nothing'))}"))
+    return max(said, default=("", ""))[1]
+
+
+def _plain(said: str) -> str:
+    """Return what a program of Katib's says, without what its transport puts before it."""
+    return re.sub(r"rpc error: code = \w+ desc = ", "", said)
+
+
+def ended_trial(
+    trial: KatibTrial, record: TrialRecord | None, metric: str, now: float, *, is_searching: bool
+) -> Object:
     """Return the status of a Trial whose run is over, with what it already says of its beginning.
 
     Args:
         record: The run's; None for a Trial that got none and is to get none any more.
+        is_searching: Katib still proposes values, and gives this end to its algorithm.
     """
     state = TrialState.STOPPED if record is None else record.state
+    value = None if record is None or record.value is None or not math.isfinite(record.value) else record.value
     type_, why = _ENDS[state]
-    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    times = {"lastUpdateTime": at, "lastTransitionTime": at}
-    before = [each for each in trial.status.get("conditions") or () if each.get("type") != type_]
-    conditions = [
-        {**each, "status": "False", **times} if each.get("type") == "Running" else dict(each) for each in before
-    ]
-    conditions.append({"type": type_, "status": "True", "reason": f"Trial{type_}", "message": why, **times})
-    value = None if record is None else record.value
-    status: Object = {"conditions": conditions, "completionTime": at}
-    if value is not None and math.isfinite(value) and state in (TrialState.SUCCEEDED, TrialState.PRUNED):
+    if type_ in _WITH_VALUE and value is None:
+        type_, why = "Failed", f"{why}; it reported no finite {metric}"
+    elif type_ == "Killed" and is_searching:
+        # Goptuna, Katib's program for cmaes, refuses to propose anything beside a Trial that was killed.
+        type_ = "Failed"
+    status = _ended(trial.status, type_, f"Trial{type_}", why, now)
+    if type_ in _WITH_VALUE:
         shown = repr(value)
         status["observation"] = {"metrics": [{"name": metric, "min": shown, "max": shown, "latest": shown}]}
     return status
+
+
+def ended_experiment(experiment: Mapping[str, Any], phase: Phase, reason: Reason, now: float) -> Object:
+    """Return the status of an Experiment whose sweep is over, with what it already says of its beginning.
+
+    Katib then removes its algorithm, and neither proposes nor restarts anything.
+    """
+    type_ = "Failed" if phase is Phase.FAILED else "Succeeded"
+    return _ended(experiment.get("status") or {}, type_, f"Sweep{phase.value}", reason.message, now)
+
+
+def _ended(before: Mapping[str, Any], type_: str, reason: str, message: str, now: float) -> Object:
+    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    times = {"lastUpdateTime": at, "lastTransitionTime": at}
+    others = [each for each in before.get("conditions") or () if each.get("type") != type_]
+    conditions = [
+        {**each, "status": "False", **times} if each.get("type") == "Running" else dict(each) for each in others
+    ]
+    # Katib takes the last one for what holds now.
+    conditions.append({"type": type_, "status": "True", "reason": reason, "message": message, **times})
+    return {"conditions": conditions, "completionTime": at}

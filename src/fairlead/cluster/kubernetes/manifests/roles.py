@@ -123,9 +123,10 @@ ENGINE_RULES: Rules = [
     rule("trainer.kubeflow.org", ("trainingruntimes",), ("get", "create", "delete")),  # the pods of an attempt
     rule("ray.io", ("rayjobs",), _HANDED),
     rule("batch.volcano.sh", ("jobs",), _HANDED),
-    rule("kubeflow.org", ("experiments",), ("list", "watch", "create", "patch")),  # what Katib searches
+    rule("kubeflow.org", ("experiments",), ("list", "watch", "create")),  # what Katib searches
+    rule("kubeflow.org", ("suggestions",), ("get",)),  # why it has failed
     rule("kubeflow.org", ("trials",), ("list", "watch")),  # what it proposes
-    rule("kubeflow.org", ("trials/status",), ("patch",)),  # how that ended
+    rule("kubeflow.org", ("experiments/status", "trials/status"), ("patch",)),  # how those ended
     rule("serving.kserve.io", ("inferenceservices",), (*_HANDED, "patch")),
     rule("apps", ("deployments",), ("list", "watch")),  # roll-outs of KServe's, Seldon's, Katib's
     rule("machinelearning.seldon.io", ("seldondeployments",), (*_HANDED, "patch")),

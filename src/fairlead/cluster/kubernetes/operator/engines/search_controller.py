@@ -6,6 +6,7 @@ a run follows from the sweep's status, and how those ended from the runs.
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -26,7 +27,11 @@ from fairlead.policy.search.trials import TrialRecord, TrialState
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.state.engine_searches import EngineSearch
+from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import AnyWorkload, Phase, Snapshot, Workload
+
+_FAILED = "the failure of {}"
+"""The part of a sweep's problems that is why its Experiment of that name failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,6 @@ class _Experiment:
     sweep_uid: str
     attempt: int
     content: Mapping[str, Any]
-    num_most: int | None
     is_leaving: bool
 
     @property
@@ -80,10 +84,6 @@ class _Caches:
         open_ = [each for each in own if not each.is_over and not each.is_leaving]
         of_start = [each for each in own if each.attempt == sweep.status.attempt]
         return max(open_ or of_start, key=lambda each: each.attempt, default=None)
-
-    def num_trials(self, there: _Experiment) -> int:
-        """Return how many Trials an Experiment has."""
-        return sum(each.experiment == there.name for each in self.trials_of(there.sweep_uid))
 
     def trials_of(self, sweep_uid: str) -> list[_Trial]:
         return [each for each in self.trials.all() if each.sweep_uid == sweep_uid]
@@ -131,12 +131,11 @@ class SearchController:
             return EngineSearch(message="" if refusal is None else refusal.problem)
         own = (each.trial for each in caches.trials_of(sweep.uid) if each.experiment == there.name)
         found = katib.observe(there.content, own)
-        return EngineSearch(
-            proposals=found.proposals,
-            is_over=found.is_over,
-            has_failed=found.has_failed,
-            message=found.message or self._problems.finding(sweep.uid),
-        )
+        if found.has_failed:
+            # The sweep ends with the first words of a failure, so that it waits for those that say why.
+            why = self._problems.finding(sweep.uid, _FAILED.format(there.name))
+            return replace(found, is_over=bool(why), has_failed=bool(why), message=why)
+        return replace(found, message=found.message or self._problems.finding(sweep.uid))
 
     def act(self, agent: Agent, seen: Snapshot) -> None:
         """Give out what is to be done by a snapshot, and for sweeps that are over, which it does not show."""
@@ -153,9 +152,14 @@ class SearchController:
             if sweep.status.phase is Phase.RUNNING and there is None:
                 is_behind = True
                 self._give(agent, sweep)
-            elif sweep.status.phase.is_final and there is not None and not there.is_over and not there.is_leaving:
-                is_behind = self._end(agent, sweep, there, caches.num_trials(there)) or is_behind
-            elif sweep.status.phase is Phase.RUNNING and there is not None and not there.is_over:
+            if there is None or there.is_leaving:
+                continue
+            if there.is_over:
+                is_behind = self._explain(agent, sweep, there) or is_behind
+            elif (end := _end_of(sweep)) is not None:
+                is_behind = True
+                agent.submit(sweep.uid, f"end experiment {there.key}", partial(self._end, there, *end))
+            elif sweep.status.phase is Phase.RUNNING:
                 is_behind = self._ask_why(agent, sweep, there, caches) or is_behind
         self._is_behind = is_behind
 
@@ -208,7 +212,7 @@ class SearchController:
     ) -> bool:
         """Tell the engine which trials are over; return whether any had to be told."""
         assert sweep.spec.objective is not None
-        detail, is_over = detail_of(sweep), sweep.status.phase.is_final
+        detail, is_searching = detail_of(sweep), _end_of(sweep) is None
         numbers = {name: number for number, name in enumerate(detail.proposed)}
         records: dict[int, TrialRecord] | None = None
         has_told = False
@@ -216,7 +220,7 @@ class SearchController:
             if each.trial.is_completed:
                 continue
             number = numbers.get(each.trial.name)
-            if number is None and not is_over:
+            if number is None and is_searching:
                 continue
             if records is None:
                 records = {one.number: one for one in trials_of(sweep, Family(children=children))}
@@ -224,73 +228,77 @@ class SearchController:
             if record is not None and record.state is TrialState.ACTIVE:
                 continue
             has_told = True
-            what = f"tell the end of {each.key}"
-            agent.submit(each.uid, what, partial(self._write_end, each, record, sweep.spec.objective.metric))
+            told = partial(self._end_trial, each, record, sweep.spec.objective.metric, is_searching)
+            agent.submit(each.uid, f"tell the end of {each.key}", told)
         return has_told
 
-    def _write_end(self, found: _Trial, record: TrialRecord | None, metric: str) -> None:
-        if not self._may_act():
-            return
+    def _end_trial(self, found: _Trial, record: TrialRecord | None, metric: str, is_searching: bool) -> None:
+        if self._may_act():
+            status = katib.ended_trial(found.trial, record, metric, time.time(), is_searching=is_searching)
+            self._write(self._watch().trials, katib.TRIALS, found, status)
+
+    def _end(self, there: _Experiment, phase: Phase, reason: Reason) -> None:
+        if self._may_act():
+            status = katib.ended_experiment(there.content, phase, reason, time.time())
+            self._write(self._watch().experiments, katib.EXPERIMENTS, there, status)
+
+    def _write(self, cache: Cache[Any], plural: str, found: _Experiment | _Trial, status: Mapping[str, Any]) -> None:
+        """Write the status of an object of Katib's, as long as it is as it was read."""
         namespace, _, name = found.key.partition("/")
-        body = {
-            "metadata": {"uid": found.uid, "resourceVersion": found.trial.version},
-            "status": katib.ended_status(found.trial, record, metric, time.time()),
-        }
+        body = {"metadata": {"uid": found.uid, "resourceVersion": str(found.version)}, "status": status}
         try:
-            content = self._client.merge(f"{_path(katib.TRIALS, namespace, name)}/status", body)
+            content = self._client.merge(f"{_path(plural, namespace, name)}/status", body)
         except ApiError as error:
             # Katib wrote something in between, or it is gone: the watch tells what is to be done then.
             if error.status not in (404, 409):
                 raise
             return
-        self._watch().trials.put(content)
-
-    def _end(self, agent: Agent, sweep: Workload[Sweep], there: _Experiment, num_trials: int) -> bool:
-        """Have an engine come to an end for a sweep that is over; return whether it had to be told.
-
-        Katib refuses to be given no more trials than it has. So it proposes at most one more, which is told as killed.
-        """
-        most = num_trials + 1
-        if there.num_most is not None and there.num_most <= most:
-            return False
-        agent.submit(sweep.uid, f"end experiment {there.key}", partial(self._write_most, there, most))
-        return True
-
-    def _write_most(self, there: _Experiment, most: int) -> None:
-        if not self._may_act():
-            return
-        namespace, _, name = there.key.partition("/")
-        spec: dict[str, int] = {"maxTrialCount": most}
-        parallel = int((there.content.get("spec") or {}).get("parallelTrialCount") or 1)
-        if parallel > most:
-            spec["parallelTrialCount"] = most
-        body = {"metadata": {"uid": there.uid}, "spec": spec}
-        try:
-            content = self._client.merge(_path(katib.EXPERIMENTS, namespace, name), body)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            return
-        self._watch().experiments.put(content)
+        cache.put(content)
 
     def _ask_why(self, agent: Agent, sweep: Workload[Sweep], there: _Experiment, caches: _Caches) -> bool:
         """Ask why nothing is proposed while no trial runs; return whether to come again."""
-        if caches.num_trials(there):
+        trials = caches.trials_of(sweep.uid)
+        if any(not each.trial.is_completed for each in trials):
             self._problems.clear(sweep.uid)
             return False
         if self._problems.is_due(sweep.uid):
-            agent.submit(sweep.uid, f"ask why {there.key} proposes nothing", partial(self._ask, sweep, there.name))
+            since = max((each.trial.created for each in trials), default="")
+            ask = partial(self._ask, sweep, there.name, since)
+            agent.submit(sweep.uid, f"ask why {there.key} proposes nothing", ask)
         return True
 
-    def _ask(self, sweep: Workload[Sweep], experiment: str) -> None:
-        """Take what the Deployment of the engine's algorithm says of itself."""
+    def _ask(self, sweep: Workload[Sweep], experiment: str, since: str) -> None:
+        """Take what the Deployment of the engine's algorithm says of itself; else the newest warning of the engine."""
         query = {"labelSelector": f"{names.SWEEP_UID}={sweep.uid}"}
         found = self._client.items(f"/apis/apps/v1/namespaces/{sweep.spec.team}/deployments", query)
         problem = ""
         for each in found:
             problem = trouble_of(each) or problem
+        if not problem:
+            query = {"fieldSelector": f"type=Warning,involvedObject.name={experiment}"}
+            problem = katib.warning_of(self._client.items(f"/api/v1/namespaces/{sweep.spec.team}/events", query), since)
         if self._problems.find(sweep.uid, problem):
             self._view.wake()
+
+    def _explain(self, agent: Agent, sweep: Workload[Sweep], there: _Experiment) -> bool:
+        """Ask why an Experiment failed whose sweep does not know yet; return whether to come again."""
+        is_known = self._problems.finding(sweep.uid, _FAILED.format(there.name))
+        if sweep.status.phase is not Phase.RUNNING or is_known or not katib.observe(there.content, ()).has_failed:
+            return False
+        agent.submit(sweep.uid, f"ask why {there.key} failed", partial(self._ask_failure, sweep, there))
+        return True
+
+    def _ask_failure(self, sweep: Workload[Sweep], there: _Experiment) -> None:
+        """Take what the engine's algorithm says of its failure, which the Experiment does not repeat."""
+        suggestion: Mapping[str, Any] = {}
+        try:
+            suggestion = self._client.get(_path(katib.SUGGESTIONS, sweep.spec.team, there.name))
+        except ApiError as error:
+            # Without it, as without the right to read it, the words of the Experiment have to do.
+            if error.status not in (403, 404):
+                raise
+        self._problems.find(sweep.uid, katib.failure_of(there.content, suggestion), _FAILED.format(there.name))
+        self._view.wake()
 
     def _watch(self) -> _Caches:
         if self._caches is None:
@@ -333,6 +341,16 @@ def trouble_of(deployment: Mapping[str, Any]) -> str:
     return f"its Deployment {name} has no pod that is ready"
 
 
+def _end_of(sweep: Workload[Sweep]) -> tuple[Phase, Reason] | None:
+    """Return how a sweep has ended, or will once its runs have stopped; None while it searches or is to continue."""
+    status = sweep.status
+    if status.phase.is_final:
+        return status.phase, status.reason
+    if status.next_phase is not None and status.next_phase.is_final:
+        return status.next_phase, status.next_reason or status.reason
+    return None
+
+
 def _sweeps(seen: Snapshot) -> list[Workload[Sweep]]:
     found = [each for each in seen.parents if isinstance(each.spec, Sweep) and each.spec.engine is not None]
     return cast("list[Workload[Sweep]]", found)
@@ -348,16 +366,13 @@ def _read_experiment(content: dict[str, Any]) -> _Experiment | None:
     found = metadata.get("labels") or {}
     if names.SWEEP_UID not in found:
         return None
-    spec = content.get("spec") or {}
-    most = spec.get("maxTrialCount")
     return _Experiment(
         key=f"{metadata['namespace']}/{metadata['name']}",
         version=int(metadata["resourceVersion"]),
         uid=str(metadata["uid"]),
         sweep_uid=str(found[names.SWEEP_UID]),
         attempt=int(found.get(names.ATTEMPT) or 0),
-        content={"status": content.get("status"), "spec": {"parallelTrialCount": spec.get("parallelTrialCount")}},
-        num_most=most if isinstance(most, int) else None,
+        content={"status": content.get("status")},
         is_leaving="deletionTimestamp" in metadata,
     )
 
