@@ -155,7 +155,10 @@ def test_many_changes_are_counted() -> None:
     assert decided.why == "code a.py has changed, code b.py has changed, code c.py has changed, and 2 more"
 
 
-def test_the_outcome_counts_and_names_the_first_failure() -> None:
+def test_the_outcome_counts_and_names_the_first_failures() -> None:
     steps = {"a": done("a"), "b": [Task(step="b", phase=FAILED, message="exit code 3")]}
     assert outcome(steps) == (False, "step b failed: exit code 3; 1 run, 1 failed")
+    steps |= {name: [Task(step=name, phase=FAILED, message=f"no {name}")] for name in "cde"}
+    named = "step b failed: exit code 3; step c failed: no c; step d failed: no d"
+    assert outcome(steps) == (False, f"{named}; 1 run, 4 failed")
     assert outcome({"a": done("a")}) == (True, "1 run")

@@ -290,6 +290,10 @@ def describe_changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     return ", ".join(said[:MOST_NAMED]) + more
 
 
+# Failed steps that the sentence of a finished pipeline names; it counts the others.
+MOST_NAMED = 3
+
+
 def outcome(steps: Mapping[str, Sequence[Task]]) -> tuple[bool, str]:
     """Return whether a pipeline with nothing left to do has succeeded, and a sentence on it."""
     tasks = [task for each in steps.values() for task in each]
@@ -297,8 +301,8 @@ def outcome(steps: Mapping[str, Sequence[Task]]) -> tuple[bool, str]:
     counts = {phase: sum(task.phase is phase for task in tasks) for phase in TaskPhase}
     parts = _counted(counts)
     if failed:
-        first = failed[0]
-        return False, f"step {first.name} failed: {first.message}; {parts}"
+        named = "; ".join(f"step {task.name} failed: {task.message}" for task in failed[:MOST_NAMED])
+        return False, f"{named}; {parts}"
     return True, parts
 
 
