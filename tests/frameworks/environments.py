@@ -25,6 +25,7 @@ WANTED = {
     "mpi": ("mpi4py==4.1.2", "mpich==5.0.2"),
     "litellm": ("litellm[proxy]==1.108.7",),
     "ray": ("ray==2.60.0",),
+    "ray-jobs": ("ray[default]==2.60.0",),
     "ray-serve": ("ray[serve]==2.60.0",),
     "ray-tune": ("ray[tune]==2.60.0", "optuna==5.0.0"),
     "schemathesis": ("schemathesis==4.32.5",),

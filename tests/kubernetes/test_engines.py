@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
 from fairlead.cluster.kubernetes.client.cluster_inventory import Found, look_around
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.engines import kueue
@@ -15,6 +16,7 @@ from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
 from fairlead.cluster.kubernetes.operator.engines.engine_members import absent, explained
 from fairlead.cluster.kubernetes.operator.engines.engine_objects import EngineObject
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import Ending
 from fairlead.control.admission import check
 from fairlead.errors import Conflict, InvalidSpec
 from fairlead.runtime.inpod import as_member
@@ -387,11 +389,59 @@ def test_who_launches_the_program_says_how_it_ended() -> None:
     assert (pod.phase, pod.message) == (PodPhase.LOST, "its RayJob failed: exit code 1")
 
 
+class TestAHostedProgram:
+    """A program of an engine whose container goes on: its pod reports how it ended."""
+
+    ray = driver_of(Engine.RAYJOB)
+    message = "Job entrypoint command failed with exit code 3, last available logs (truncated to 20,000 chars):\n line"
+    there = an_object(Engine.RAYJOB, {"status": {"jobStatus": "FAILED", "message": message}})
+    head = PodObject(
+        key="research/h", version=1, uid="h", phase="Running", node="n", requests=Amounts(), created_at=AT,
+        started_at=AT,
+    )  # fmt: skip
+    pods = tuple(replace(an_absent(None), phase=PodPhase.RUNNING, index=index) for index in range(2))
+
+    def test_its_gang_goes_on_until_the_head_has_reported(self) -> None:
+        assert explained(self.pods, {0: self.head}, self.ray, self.there) == self.pods
+        succeeded = an_object(Engine.RAYJOB, {"status": {"jobStatus": "SUCCEEDED"}})
+        assert explained(self.pods, {0: self.head}, self.ray, succeeded) == self.pods
+
+    def test_its_end_is_what_the_head_has_reported(self) -> None:
+        exits = (RankExit(rank=0, exit_code=3, at=AT, tail=("ValueError: no",)),)
+        there = replace(self.there, ending=Ending(exits=exits))
+        first, second = explained(self.pods, {0: self.head}, self.ray, there)
+        assert (first.phase, first.exits) == (PodPhase.FAILED, exits)
+        assert (second.phase, second.exits, second.message) == (PodPhase.FAILED, (), "its RayJob ended it")
+        nothing = replace(self.there, ending=Ending(message="the working directory did not arrive"))
+        first, _ = explained(self.pods, {0: self.head}, self.ray, nothing)
+        assert (first.phase, first.message) == (PodPhase.FAILED, "the working directory did not arrive")
+
+    @pytest.mark.parametrize("changes", [{"told_at": AT}, {"phase": "Failed"}, {"started_at": None}])
+    def test_without_a_head_rays_exit_code_counts(self, changes: dict[str, Any]) -> None:
+        first, _ = explained(self.pods, {0: replace(self.head, **changes)}, self.ray, self.there)
+        assert (first.phase, [each.exit_code for each in first.exits]) == (PodPhase.FAILED, [3])
+
+    def test_without_that_too_its_pods_are_lost_and_no_output_is_in_the_reason(self) -> None:
+        lost = an_object(Engine.RAYJOB, {"status": {"jobDeploymentStatus": "Failed", "message": "no head"}})
+        assert {(pod.phase, pod.message) for pod in explained(self.pods, {}, self.ray, lost)} == {
+            (PodPhase.LOST, "its RayJob failed: no head")
+        }
+        assert self.there.observed.message == "its RayJob failed: Job entrypoint command failed with exit code 3"
+
+    def test_its_instructions_say_that_it_is_hosted(self) -> None:
+        told = []
+        for template in members(Engine.RAYJOB):
+            for each in template["spec"]["containers"][0]["env"]:
+                told += [json.loads(each["value"])] if each["name"] == "FAIRLEAD_INSTRUCTIONS" else []
+        assert [each["is_hosted"] for each in told] == [True]
+
+
 def test_kuberay_may_ask_the_head_of_a_ray_cluster_and_nobody_else_may() -> None:
     ray, other = (render_run_policy(start(engine).workload) for engine in (Engine.RAYJOB, Engine.JOBSET))
     (_, asked) = ray["spec"]["ingress"]
     assert [each["port"] for each in asked["ports"]] == [8265]
-    assert asked["from"][0]["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}}
+    (name,) = asked["from"][0]["podSelector"]["matchExpressions"]
+    assert (name["key"], name["values"]) == ("app.kubernetes.io/name", ["kuberay", "kuberay-operator"])
     assert len(other["spec"]["ingress"]) == 1
 
 

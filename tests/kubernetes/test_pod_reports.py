@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_ending, read_last_words, read_report
 from fairlead.cluster.local.pod_files import progress_of
-from fairlead.runtime.reporting import MOST_EXIT_BYTES, MOST_REPORT_BYTES, exit_code, pack_exit, pack_report
+from fairlead.runtime.reporting import ENDING, MOST_EXIT_BYTES, MOST_REPORT_BYTES, exit_code, pack_exit, pack_report
 from fairlead.state.snapshot import Usage
 
 
@@ -53,6 +53,19 @@ def test_of_a_thousand_ranks_those_that_failed_first_are_told() -> None:
     ending = read_ending(a_pod(packed.decode()), ranks=range(1000))
     assert ending is not None
     assert (ending.exits[0].rank, ending.exits[0].tail) == (500, ("the culprit",))
+
+
+def test_a_report_of_a_container_that_goes_on_has_the_end_of_its_program(tmp_path: Path) -> None:
+    packed = pack_exit(a_record(a_rank(0, 3, tail=["no"])))
+    (tmp_path / ENDING).write_bytes(packed)
+    report = read_report(pack_report(str(tmp_path)))
+    assert report is not None
+    assert report.ending is not None
+    assert [(each.exit_code, each.tail) for each in report.ending.exits] == [(3, ("no",))]
+    (tmp_path / ENDING).write_text('{"form": 2}')
+    unknown = read_report(pack_report(str(tmp_path)))
+    assert unknown is not None
+    assert unknown.ending is None
 
 
 def reports(directory: Path, *said: dict[str, Any]) -> str:

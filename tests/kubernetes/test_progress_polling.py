@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.engines.port import Observation, Stage
+from fairlead.cluster.kubernetes.operator.engines.engine_objects import EngineObject
 from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks
 from fairlead.cluster.kubernetes.operator.runs.progress_polling import EVERY_S, MOST_S, PER_SECOND, Listener, _Turn
+from fairlead.specs.engines import Engine
 
 POD = PodObject(key="t/a", version=1, uid="u", phase="Running", node="n", requests=Amounts(), created_at=0.0)
 
@@ -61,7 +64,9 @@ def a_cluster(num_runs: int) -> Any:
         ),
     )
     pods = {uid: {uid: replace(POD, uid=uid, started_at=0.0)} for uid in uids}
-    view = SimpleNamespace(marks=lambda: marks, find=lambda uid: found, pods_of=pods.__getitem__)
+    objects: dict[int, EngineObject] = {}
+    engines = SimpleNamespace(of_run=lambda uid: objects)
+    view = SimpleNamespace(marks=lambda: marks, find=lambda uid: found, pods_of=pods.__getitem__, engines=engines)
     return SimpleNamespace(view=view)
 
 
@@ -89,3 +94,19 @@ def test_a_run_whose_reporting_pod_has_ended_is_asked_once_more() -> None:
         cluster.view.marks().add(runs=["run-0"])
         listener.listen(3600.0 + second, asked)
     assert len(asked.uids) == before + 1
+
+
+def test_a_run_whose_engine_is_done_is_asked_each_second_how_it_ended() -> None:
+    asked: Any = Asked()
+    cluster = a_cluster(1)
+    listener = Listener(cluster)
+    listener.listen(3600.0, asked)
+    before = len(asked.uids)
+    cluster.view.engines.of_run("run-0")[0] = EngineObject(
+        key="t/a-0", version=1, uid="o", engine=Engine.RAYJOB, run_uid="run-0", attempt=0,
+        observed=Observation(stage=Stage.SUCCEEDED), is_leaving=False,
+    )  # fmt: skip
+    cluster.view.marks().add(runs=["run-0"])
+    for second in range(1, 6):
+        listener.listen(3600.0 + second, asked)
+    assert len(asked.uids) - before >= 5

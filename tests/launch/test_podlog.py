@@ -174,6 +174,16 @@ def test_what_is_echoed_is_counted_now_and_then_and_at_the_end(tmp_path: Path, c
     assert counts[-1] == (len(said) - 1, {"0": [1000, 5000], "1": [1000, 5000]})
 
 
+def test_what_is_echoed_goes_to_another_output_too(tmp_path: Path, capfdbinary: Any) -> None:
+    also = tmp_path / "also"
+    also.write_bytes(b"ray start\n")
+    log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True, also=str(also))
+    Stream(log, "0", "e").feed(b"no such file\n", 1.0)
+    log.close()
+    assert capfdbinary.readouterr().out == b"0! no such file\n"
+    assert also.read_bytes() == b"ray start\n0! no such file\n"
+
+
 def test_counts_come_again_when_silence_follows_much_output(tmp_path: Path, capfdbinary: Any) -> None:
     log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True)
     stream = Stream(log, "0", "o")

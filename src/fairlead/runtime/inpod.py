@@ -31,6 +31,8 @@ UUIDS = ("GPU-", "MIG-")
 MOST_GPUS = 64
 CGROUPS = "/sys/fs/cgroup"
 TERMINATION_LOG = "/dev/termination-log"
+# The output of the first process of a container, where a program of another process of it is to be read.
+CONTAINER_OUTPUT = "/proc/1/fd/1"
 LOOK_EVERY_S = 1.0
 LOOKS_AFTER_END = 3  # a sidecar that ends before the ranks' container is restarted
 OWN_VARIABLES = (
@@ -90,21 +92,24 @@ def run(environ: Mapping[str, str], termination_log: str) -> int:
 
     # Nothing has started that would need a grace period, and a container's first process ignores unhandled signals.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
+    told = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])
+    pod_dir, is_hosted = told["env"]["FAIRLEAD_POD_DIR"], bool(told.get("is_hosted"))
     try:
         given = instructions(environ, os.getcwd())
     except RuntimeFault as error:
         ending = {"at": time.time(), "message": f"the working directory did not arrive: {error}"}
-        pod_dir = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])["env"]["FAIRLEAD_POD_DIR"]
         os.makedirs(pod_dir, exist_ok=True)
         podfiles.write_json(os.path.join(pod_dir, "exit.json"), ending)
-        return _record(ending, termination_log)
-    pod_dir = given["env"]["FAIRLEAD_POD_DIR"]
+        packed = reporting.pack_exit(ending)
+        return _record(ending, packed, termination_log, pod_dir if is_hosted else None)
     for directory in (pod_dir, given["env"]["FAIRLEAD_RUN_DIR"]):
         os.makedirs(directory, exist_ok=True)
     podfiles.write_json(os.path.join(pod_dir, "pod.json"), given)
     tell_gpus(pod_dir, environ)
     shim.run(pod_dir, None, "a container starts its ranks afresh")
-    return _record(podfiles.read_json(os.path.join(pod_dir, "exit.json")) or {}, termination_log, pod_dir)
+    ending = podfiles.read_json(os.path.join(pod_dir, "exit.json")) or {}
+    packed = reporting.pack_exit(ending, pod_dir)
+    return _record(ending, packed, termination_log, pod_dir if is_hosted else None)
 
 
 def tell_gpus(pod_dir: str, environ: Mapping[str, str]) -> None:
@@ -184,6 +189,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "metrics": told.get("metrics"),
         "cgroup": None,
         "echo": True,
+        "echo_also": CONTAINER_OUTPUT if told.get("is_hosted") and os.access(CONTAINER_OUTPUT, os.W_OK) else None,
         "log_max_bytes": told["log_max_bytes"],
         "log_files": told["log_files"],
         "supervisor": None,
@@ -225,9 +231,13 @@ def enter(pod_dir: str, rank: int, command: list[str]) -> NoReturn:
     ranks.become(command, env, given["workdir"])
 
 
-def _record(ending: Mapping[str, Any], termination_log: str, pod_dir: str | None = None) -> int:
-    with open(termination_log, "wb") as file:
-        file.write(reporting.pack_exit(ending, pod_dir))
+def _record(ending: Mapping[str, Any], packed: bytes, termination_log: str, reported_in: str | None) -> int:
+    """Write the end into the termination message, or, if the container continues, for its reporter; return its code."""
+    if reported_in is None:
+        with open(termination_log, "wb") as file:
+            file.write(packed)
+    else:
+        podfiles.write_json(os.path.join(reported_in, reporting.ENDING), json.loads(packed))
     return reporting.exit_code(ending)
 
 
@@ -247,8 +257,9 @@ def report(pod_dir: str, every_s: float = reporting.REPORT_EVERY_S) -> None:
     while True:
         looks_since_end += os.path.exists(os.path.join(pod_dir, "exit.json"))
         is_last = bool(stopped) or looks_since_end >= LOOKS_AFTER_END
+        has_ended = os.path.exists(os.path.join(pod_dir, reporting.ENDING))
         now = time.time()
-        if is_last or now - said_at >= every_s:
+        if is_last or has_ended or now - said_at >= every_s:
             while True:
                 points, after = reporting.read_points(pod_dir, offset)
                 if after == offset:

@@ -39,13 +39,18 @@ _LINE = re.compile(rb"([^\r\n]*)(\r\n|\r|\n)")
 class Log:
     """The file output.log with its older parts output.log.1, output.log.2 and so on."""
 
-    def __init__(self, path: str, *, max_bytes: int, num_files: int, echo: bool = False) -> None:
-        """Create the log; nothing is written yet. With ``echo``, lines also go to standard output.
+    def __init__(
+        self, path: str, *, max_bytes: int, num_files: int, echo: bool = False, also: str | None = None
+    ) -> None:
+        """Create the log; nothing is written yet. With ``echo``, lines also go to standard output, and to ``also``.
 
         Echoed lines are `<rank>| <text>`, or `<rank>! <text>` for standard error. Their reader may have lost the first
         ones, so `-# <counts>` is repeated, as in the files.
         """
         self._echoed = _Counts() if echo else None
+        self._outputs = [1]
+        if also is not None:
+            self._outputs.append(os.open(also, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
         self._said_at: float | None = None
         self._num_quiet = 0
         self._path = path
@@ -98,14 +103,18 @@ class Log:
     def _repeat(self, counts: _Counts, rank: str, stream: str, lines: list[bytes]) -> None:
         prefix = f"{rank}{'!' if stream == 'e' else '|'} ".encode()
         data = _joined(prefix, lines)
-        _say(data)
+        self._say(data)
         # Lines that could not be written are counted, because they are missing too.
         counts.add(rank, len(lines), len(data) - len(lines) * len(prefix))
         if counts.num_new_bytes >= max(COUNT_EVERY_BYTES, COUNT_TIMES_ITSELF * counts.told_size):
             self._tell(counts)
 
     def _tell(self, counts: _Counts) -> None:
-        _say(b"-# " + counts.tell() + b"\n")
+        self._say(b"-# " + counts.tell() + b"\n")
+
+    def _say(self, data: bytes) -> None:
+        for output in self._outputs:
+            _write(output, data)
 
     def _append(self, data: bytes, least: int, now: float) -> int:
         """Append whole lines, as many as fit into the file but at least the first, and return the bytes written.
@@ -324,7 +333,7 @@ def _as_utf8(lines: list[bytes]) -> list[bytes]:
     return lines
 
 
-def _say(data: bytes) -> None:
+def _write(output: int, data: bytes) -> None:
     with contextlib.suppress(OSError):  # the reader is gone
         while data:
-            data = data[os.write(1, data) :]
+            data = data[os.write(output, data) :]

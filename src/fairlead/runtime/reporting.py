@@ -24,6 +24,7 @@ MOST_REPORT_BYTES = 8192  # half of the longest line that a container runtime ke
 MOST_EVENTS = 20
 MOST_POINTS_BYTES = 3072  # share of a report; points that do not fit come with the next one
 GPUS = "gpus.json"
+ENDING = "ending.json"
 
 
 def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
@@ -127,6 +128,9 @@ def pack_report(pod_dir: str, points: Sequence[Any] = ()) -> str:
     gpus = podfiles.read_json(os.path.join(pod_dir, GPUS))
     if gpus is not None:
         packed["gpus"] = gpus["uuids"]
+    ending = podfiles.read_json(os.path.join(pod_dir, ENDING))
+    if ending is not None:
+        packed["ending"] = ending
     if points:
         packed["points"] = points
     if reports:

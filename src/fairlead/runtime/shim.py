@@ -93,6 +93,7 @@ class Shim:
             max_bytes=int(pod["log_max_bytes"]),
             num_files=int(pod["log_files"]),
             echo=bool(pod.get("echo")),
+            also=pod.get("echo_also"),
         )
         self._poll = select.poll()
         self._pipes: dict[int, podlog.Stream] = {}

@@ -53,6 +53,7 @@ ENGINES = {
     "trainer": ("engines", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"),
     "training-operator": ("training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1"),
     "kserve": ("kserve", "github.com/kserve/kserve/cmd/manager"),
+    "kuberay": ("kuberay", "github.com/ray-project/kuberay/ray-operator"),
     **{f"knative-{part}": ("autoscaling", f"knative.dev/serving/cmd/{part}") for part in KNATIVE},
     "keda-operator": ("autoscaling", "github.com/kedacore/keda/v2/cmd/operator"),
     "keda-adapter": ("autoscaling", "github.com/kedacore/keda/v2/cmd/adapter"),

@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.kubernetes.testcluster import images
@@ -20,13 +21,18 @@ DIRECTORIES = {_PYTHON: Path(sys.base_prefix), _PACKAGES: Path(sysconfig.get_pat
 _ENVIRONMENT = (
     *images.ENVIRONMENT,
     f"LD_LIBRARY_PATH={_PYTHON}/lib",
-    f"PYTHONPATH={_PACKAGES}",
 )
 GLIBC = (2, 36)  # of images.RELEASE
 
 
-def write_image(target: Path) -> Path:
-    """The archive of ``NAME``, for ``RealCluster.import_image``.
+def write_image(
+    target: Path, name: str = NAME, *, files: Mapping[str, Path] | None = None, packages: Sequence[str] = ()
+) -> Path:
+    """The archive of ``NAME``, or of an image that has more, for ``RealCluster.import_image``.
+
+    Args:
+        files: Files of this machine that the image has too, by their paths there.
+        packages: Directories in the container whose packages come before those of the tests.
 
     Raises:
         Unavailable: This machine's Python needs a newer C library than the image has, or is not below its prefix.
@@ -41,6 +47,8 @@ def write_image(target: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         link = Path(scratch) / program
         link.symlink_to(f"{_PYTHON}/bin/{program}")
-        names = {f"/usr/local/bin/{name}": link for name in ("python", "python3")}
-        images.extend(target, NAME, [images.layer_of(Path(scratch) / "links.tar", names)], env=_ENVIRONMENT)
+        links = {f"/usr/local/bin/{each}": link for each in ("python", "python3")}
+        layer = images.layer_of(Path(scratch) / "layer.tar", {**links, **(files or {})})
+        environment = (*_ENVIRONMENT, f"PYTHONPATH={':'.join((*packages, _PACKAGES))}")
+        images.extend(target, name, [layer], env=environment)
     return target

@@ -22,6 +22,7 @@ class JobSet:
     engine = Engine.JOBSET
     api, kind, plural = "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
     launches = False
+    reports_end = False
     beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:

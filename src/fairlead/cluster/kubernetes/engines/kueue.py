@@ -38,6 +38,7 @@ class Kueue:
     engine = Engine.KUEUE
     api, kind, plural = "batch/v1", "Job", "jobs"
     launches = False
+    reports_end = False
     beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:

@@ -4,6 +4,7 @@ They are the pods that Fairlead would create, with the same runtime, environment
 single pod: name, node and index in the gang. The runtime reads the index from the engine's label when it starts.
 """
 
+import json
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
@@ -48,11 +49,19 @@ def bare_template(start: Submission, engine: Engine, *, index: int, reports: boo
     ranks = _container(pod["spec"], engine)
     for own in ("command", "startupProbe"):
         ranks.pop(own)
-    if not reports:
+    if reports:
+        ranks["env"] = [_hosted(each) if each["name"] == "FAIRLEAD_INSTRUCTIONS" else each for each in ranks["env"]]
+    else:
         told = ("FAIRLEAD_INSTRUCTIONS", "FAIRLEAD_COMMAND", "FAIRLEAD_SETUP")
         ranks["env"] = [each for each in ranks["env"] if each["name"] not in told]
         _without_reporter(pod["spec"])
     return pod
+
+
+def _hosted(variable: Object) -> Object:
+    """Return the instructions for a program that is not its container's first process."""
+    told = {**json.loads(variable["value"]), "is_hosted": True}
+    return {**variable, "value": json.dumps(told, separators=(",", ":"))}
 
 
 def metadata(start: Submission, engine: Engine) -> Object:

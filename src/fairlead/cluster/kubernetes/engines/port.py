@@ -73,6 +73,8 @@ class Driver(Protocol):
     plural: str
     launches: bool
     """The engine itself starts the program, so the outcome is that of the object and not of its pods."""
+    reports_end: bool
+    """The container of the program outlives it, and the first pod's reporter tells how it ended."""
     beside: tuple[str, ...]
     """Kinds of objects that are rendered before the observed one and deleted with it."""
 

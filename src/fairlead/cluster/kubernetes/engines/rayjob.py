@@ -1,7 +1,9 @@
 """KubeRay: a Ray cluster on the run's nodes; the program runs as Ray's driver on its head and ends the cluster."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
@@ -11,6 +13,10 @@ from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
 from fairlead.cluster.kubernetes.manifests.pods import PYTHON
 from fairlead.specs.engines import Engine
 
+# Ray's message on a job whose driver failed has its exit code, and then the end of its output.
+CODE, OUTPUT_FOLLOWS = re.compile(r"failed with exit code (\d+)"), ", last available logs"
+# KubeRay deletes the cluster this long after the job, until when its head reports how the program ended.
+KEPT_S = 15
 SUBMITTER_CPU, SUBMITTER_MEMORY = "500m", "512Mi"
 ENDED = {"SUCCEEDED": Stage.SUCCEEDED, "FAILED": Stage.FAILED, "STOPPED": Stage.FAILED}
 
@@ -21,6 +27,7 @@ class RayJob:
     engine = Engine.RAYJOB
     api, kind, plural = "ray.io/v1", "RayJob", "rayjobs"
     launches = True
+    reports_end = True
     beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
@@ -50,6 +57,7 @@ class RayJob:
                 "suspend": queue is not None,
                 "backoffLimit": 0,
                 "shutdownAfterJobFinishes": True,
+                "ttlSecondsAfterFinished": KEPT_S,
                 "rayClusterSpec": cluster,
                 "submitterConfig": {"backoffLimit": 0},
                 "submitterPodTemplate": _submitter(head, start),
@@ -61,9 +69,14 @@ class RayJob:
         """Read Ray's status of the job, and KubeRay's if that failed earlier."""
         status = content.get("status") or {}
         job, deployed = str(status.get("jobStatus") or ""), str(status.get("jobDeploymentStatus") or "")
-        said = words(status, fallback="it does not say why")
         if deployed in ("Failed", "ValidationFailed") or ENDED.get(job) is Stage.FAILED:
-            return Observation(stage=Stage.FAILED, message=f"its RayJob failed: {said}")
+            said = words(status, fallback="it does not say why").partition(OUTPUT_FOLLOWS)[0]
+            code = CODE.search(said)
+            index, exit_code = (None, 0) if code is None else (0, int(code[1]))
+            message = f"its RayJob failed: {said}"
+            return Observation(
+                stage=Stage.FAILED, message=message, index=index, exit_code=exit_code, ended_at=_end(status)
+            )
         if ENDED.get(job) is Stage.SUCCEEDED or deployed == "Complete":
             return Observation(stage=Stage.SUCCEEDED)
         if (content.get("spec") or {}).get("suspend"):
@@ -71,6 +84,12 @@ class RayJob:
         if job == "RUNNING":
             return Observation(stage=Stage.RUNNING)
         return Observation(stage=Stage.WAITING, message=f"its Ray cluster is {deployed or 'not there yet'}")
+
+
+def _end(status: Mapping[str, Any]) -> float:
+    """Return the end of the job in Unix seconds; 0 if it is unknown."""
+    told = (status.get("rayJobInfo") or {}).get("endTime") or status.get("endTime")
+    return datetime.fromisoformat(told).timestamp() if told else 0.0
 
 
 def _lone(start: Submission) -> Submission:

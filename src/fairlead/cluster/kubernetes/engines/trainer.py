@@ -20,6 +20,7 @@ class Trainer:
     engine = Engine.KUBEFLOW_TRAINER
     api, kind, plural = "trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs"
     launches = False
+    reports_end = False
     beside: tuple[str, ...] = ("TrainingRuntime",)
 
     def render(self, start: Submission) -> tuple[Object, ...]:

@@ -33,6 +33,7 @@ class KubeflowJob:
     first: str | None = "Master"
     api: str = API
     launches: bool = False
+    reports_end: bool = False
     beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:

@@ -18,6 +18,7 @@ class Volcano:
     engine = Engine.VOLCANO
     api, kind, plural = "batch.volcano.sh/v1alpha1", "Job", "jobs"
     launches = False
+    reports_end = False
     beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:

@@ -13,9 +13,10 @@ from fairlead.specs.serving import Replica
 from fairlead.state.snapshot import Workload
 
 DNS_PORT = 53
-# KubeRay queries the head of a Ray cluster for the status of its job.
+# KubeRay queries the head of a Ray cluster for the status of its job. Its names are those of its manifests and chart.
+_KUBERAY_NAMES = {"key": "app.kubernetes.io/name", "operator": "In", "values": ["kuberay", "kuberay-operator"]}
 _KUBERAY: dict[str, Any] = {
-    "from": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}}}],
+    "from": [{"namespaceSelector": {}, "podSelector": {"matchExpressions": [_KUBERAY_NAMES]}}],
     "ports": [{"port": 8265, "protocol": "TCP"}],
 }
 METADATA = "169.254.0.0/16"  # where clouds serve a node's credentials

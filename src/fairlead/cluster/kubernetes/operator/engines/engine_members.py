@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.engines.port import Driver, Stage
+from fairlead.cluster.kubernetes.engines.port import Driver, Observation, Stage
 from fairlead.cluster.kubernetes.operator.engines.engine_objects import EngineObject
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Pod, PodPhase, RankExit
@@ -75,16 +75,21 @@ def _elsewhere(
     if seen.stage is Stage.FAILED:
         if seen.index != member.index:
             return replace(pod, phase=PodPhase.FAILED, message=f"its {driver.kind} ended it", cluster=cluster)
-        number = seen.exit_code - 128 if seen.exit_code > 128 else None
-        code = seen.exit_code if number is None else None
-        exit_ = RankExit(rank=member.index * ranks, exit_code=code, signal=number, at=seen.ended_at)
-        return replace(pod, phase=PodPhase.FAILED, exits=(exit_,), cluster=cluster)
+        exits = (_exit(seen, member.index * ranks),)
+        return replace(pod, phase=PodPhase.FAILED, exits=exits, cluster=cluster)
     if has_run and there.is_suspended:
         # Kueue would start it anew under the same name; a start of its own is counted and told.
         return replace(pod, phase=PodPhase.LOST, message=seen.message)
     if has_run:
         return replace(pod, phase=PodPhase.RUNNING, started_at=seen.started_at or at, cluster=cluster)
     return replace(pod, message=_located(seen.message, there))
+
+
+def _exit(seen: Observation, rank: int) -> RankExit:
+    """Return how a rank ended whose container's exit code is all that is known."""
+    number = seen.exit_code - 128 if seen.exit_code > 128 else None
+    code = seen.exit_code if number is None else None
+    return RankExit(rank=rank, exit_code=code, signal=number, at=seen.ended_at)
 
 
 def _located(said: str, there: EngineObject) -> str:
@@ -121,14 +126,37 @@ def explained(
     An engine deletes all pods when one has failed, which does not make the others lost; one that launches the program
     itself reports how it ended; and kube-scheduler's message on a pod without a node is its reason to wait.
     """
-    stage = Stage.WAITING if there is None else there.observed.stage
-    if driver.launches and stage is Stage.SUCCEEDED:
-        return tuple(replace(pod, phase=PodPhase.SUCCEEDED, message=None, exits=()) for pod in members)
-    if driver.launches and stage is Stage.FAILED and not any(_failed(pod) for pod in members):
-        said = "" if there is None else there.observed.message
-        return tuple(replace(pod, phase=PodPhase.LOST, message=said) for pod in members)
+    if driver.launches and there is not None and not awaits_ending(driver, there, objects.get(0)):
+        if there.observed.stage is Stage.SUCCEEDED:
+            return tuple(replace(pod, phase=PodPhase.SUCCEEDED, message=None, exits=()) for pod in members)
+        if there.observed.stage is Stage.FAILED and not any(_failed(pod) for pod in members):
+            return _failed_together(members, driver, there)
     has_failed = any(_failed(pod) for pod in members)
     return tuple(_explained(pod, objects.get(pod.index), driver, there, has_failed) for pod in members)
+
+
+def awaits_ending(driver: Driver, there: EngineObject, first: PodObject | None) -> bool:
+    """Return whether an engine's job is over, and the first pod still runs and has not yet reported how."""
+    is_over = there.observed.stage in (Stage.SUCCEEDED, Stage.FAILED)
+    is_there = first is not None and first.started_at is not None and not first.is_over and first.told_at is None
+    return driver.reports_end and is_over and is_there and there.ending is None
+
+
+def _failed_together(members: tuple[Pod, ...], driver: Driver, there: EngineObject) -> tuple[Pod, ...]:
+    """Return the members of a gang whose program the engine started, and which failed."""
+    seen, ending = there.observed, there.ending
+    exits = ending.exits if ending is not None and not all(each.ok for each in ending.exits) else ()
+    if not exits and seen.index is not None:
+        exits = (_exit(seen, 0),)
+    if not exits and (ending is None or ending.message is None):
+        return tuple(replace(pod, phase=PodPhase.LOST, message=seen.message) for pod in members)
+    said = ending.message if ending is not None else None
+    first, *others = members
+    ended = f"its {driver.kind} ended it"
+    return (
+        replace(first, phase=PodPhase.FAILED, exits=exits, message=said),
+        *(replace(pod, phase=PodPhase.FAILED, exits=(), message=ended) for pod in others),
+    )
 
 
 def _failed(pod: Pod) -> bool:

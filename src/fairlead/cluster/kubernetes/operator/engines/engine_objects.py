@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.engines import kueue
 from fairlead.cluster.kubernetes.engines.port import Driver, Observation, Stage
 from fairlead.cluster.kubernetes.engines.table import driver_of, is_queued_by_kueue, missing, needs_of, path_of
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import Ending
 from fairlead.frozen import dataclass
 from fairlead.specs.engines import Engine
 from fairlead.specs.training import Training
@@ -30,6 +31,7 @@ class EngineObject:
         is_dispatched: MultiKueue has another cluster carry it out.
         is_suspended: It may have no pods now.
         cluster: Which cluster that is, as MultiKueue names it; empty while none is chosen.
+        ending: How the program ended, as its pod reported it; None while it did not.
     """
 
     key: str
@@ -43,6 +45,7 @@ class EngineObject:
     is_dispatched: bool = False
     is_suspended: bool = False
     cluster: str = ""
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ class EngineObjects:
         self._by_uid: dict[str, EngineObject] = {}
         self._words: dict[str, _Queued] = {}
         self._warnings: dict[str, str] = {}
+        self._endings: dict[str, Ending] = {}
         self._awaiting: dict[Engine, set[str]] = {}
 
     def watch(self, spec: Training, uid: str) -> None:
@@ -145,6 +149,7 @@ class EngineObjects:
             found = {each.attempt: each for each in self._of_run.get(uid, {}).values()}
             said = {attempt: self._words.get(each.uid) for attempt, each in found.items()}
             warned = {attempt: self._warnings.get(each.uid, "") for attempt, each in found.items()}
+            found = {n: replace(each, ending=self._endings.get(each.uid)) for n, each in found.items()}
         return {attempt: _with_words(each, said[attempt], warned[attempt]) for attempt, each in found.items()}
 
     def is_explained(self, uid: str) -> bool:
@@ -160,6 +165,13 @@ class EngineObjects:
         if before != said:
             self._changed(found.run_uid)
 
+    def note_ending(self, found: EngineObject, ending: Ending) -> None:
+        """Record how the program of an object ended, as its pod reported it."""
+        with self._lock:
+            before, self._endings[found.uid] = self._endings.get(found.uid), ending
+        if before != ending:
+            self._changed(found.run_uid)
+
     def put(self, engine: Engine, content: Mapping[str, Any]) -> EngineObject | None:
         """Take in an object from an answer of the API server."""
         return self._caches[engine].put(dict(content))
@@ -172,6 +184,7 @@ class EngineObjects:
                     self._of_run.pop(before.run_uid, None)
                 self._by_uid.pop(before.uid, None)
                 self._warnings.pop(before.uid, None)
+                self._endings.pop(before.uid, None)
             if after is not None:
                 self._of_run.setdefault(after.run_uid, {})[after.uid] = after
                 self._by_uid[after.uid] = after

@@ -39,6 +39,7 @@ class Report:
         progress: The report of the lowest rank; None if it reports nothing.
         events: The latest ones, oldest first.
         gpus: UUIDs of the container's devices; empty if it cannot tell.
+        ending: The end of its ranks, whose container may go on; None before.
     """
 
     started_at: float | None = None
@@ -46,6 +47,7 @@ class Report:
     progress: Progress | None = None
     events: tuple[SeenEvent, ...] = ()
     gpus: tuple[str, ...] = ()
+    ending: "Ending | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +78,14 @@ def read_report(line: str) -> Report | None:
     content = _object(line)
     if content is None:
         return None
+    end = content.get("ending")
     return Report(
         started_at=_number(content.get("started_at")),
         active_at=_number(content.get("active_at")),
         progress=_progress(content.get("progress")),
         events=tuple(seen for each in content.get("events") or () if (seen := _event(each)) is not None),
         gpus=tuple(map(str, gpus)) if isinstance(gpus := content.get("gpus"), list) else (),
+        ending=_ending(end, out_of_memory=False) if isinstance(end, dict) and end.get("form") == FORM else None,
     )
 
 

@@ -15,9 +15,11 @@ from functools import partial
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.manifests.driver_bundle import is_watch
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER, is_followed
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.engines.engine_members import awaits_ending
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import Report, read_report
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
@@ -109,7 +111,10 @@ class Listener:
             if known is not None:
                 del self._turns[uid]
                 self._ended.append((uid, known))
-        elif known is None or known.pod.uid != pod.uid:
+        elif known is not None and known.pod.uid == pod.uid:
+            if self._awaits_ending(uid, pod):
+                known.least_s = known.most_s = FOLLOWED_EVERY_S
+        else:
             found = self._cluster.view.find(uid)
             stall_s = found.workload.spec.stall_timeout_s if found is not None and found.workload is not None else None
             most_s = MOST_S if stall_s is None else min(MOST_S, LATE * stall_s)
@@ -122,6 +127,11 @@ class Listener:
             else:
                 turn = _Turn(pod=pod, most_s=most_s, news_at=news_at, can_stall=stall_s is not None)
             self._turns[uid] = turn
+
+    def _awaits_ending(self, uid: str, pod: PodObject) -> bool:
+        """Return whether an engine's job is over, and its pod has not yet reported how."""
+        there = self._cluster.view.engines.of_run(uid).get(pod.attempt)
+        return there is not None and awaits_ending(driver_of(there.engine), there, pod)
 
     def _reporter(self, uid: str) -> PodObject | None:
         """Return the pod that reports for a run; None while none runs."""
@@ -150,6 +160,10 @@ class Listener:
             turn.news_at = now if report.active_at is None else min(now, report.active_at)
             self._cluster.report(uid, report.progress, report.active_at, attempt=turn.pod.attempt, events=report.events)
             self._devices(turn.pod, report.gpus)
+        if report is not None and report.ending is not None:
+            there = self._cluster.view.engines.of_run(uid).get(turn.pod.attempt)
+            if there is not None:
+                self._cluster.view.engines.note_ending(there, report.ending)
         if report is not None and turn.can_stall:
             self._cluster.view.note_heard(uid, now)
 
