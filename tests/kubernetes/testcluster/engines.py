@@ -9,14 +9,13 @@ import os
 import shlex
 import urllib.error
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import trustme
 import yaml
 
-from tests.kubernetes.testcluster import binaries
+from tests.kubernetes.testcluster import binaries, webhooks
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.processes import Server
@@ -44,19 +43,15 @@ def engine(plane: ControlPlane, name: str) -> Iterator[Server]:
     define(plane, binaries.source_of(name) / KINDS[name])
     home = plane.home / name
     home.mkdir(exist_ok=True)
-    argv, ready = _STARTS[name](plane, program, home)
-    server = Server(name, argv, plane.home / f"{name}.log")
-    server.start()
-    try:
+    argv, ready, *hooks = _STARTS[name](plane, program, home)
+    with ExitStack() as stack:
+        server = Server(name, argv, plane.home / f"{name}.log")
+        stack.callback(server.kill)
+        server.start()
         server.until(ready if callable(ready) else lambda: server.said(str(ready)), "its controllers")
+        for each in hooks:
+            stack.enter_context(each)
         yield server
-    finally:
-        server.kill()
-        if name == "kserve":
-            # Nothing would be let in while its webhooks do not answer.
-            for kind in ("mutating", "validating"):
-                path = f"{HOOKS}/{kind}webhookconfigurations/inferenceservice.serving.kserve.io"
-                plane.request("DELETE", path)
 
 
 def define(plane: ControlPlane, directory: Path, files: str = "*_*.yaml") -> None:
@@ -91,12 +86,13 @@ def await_served(plane: ControlPlane, path: str) -> None:
 
 def _jobset(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str], str]:
     health, metrics, webhook = free_ports(3)
+    webhooks.certified(home)
     config = {
         "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
         "kind": "Configuration",
         "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
         "metrics": {"bindAddress": f"127.0.0.1:{metrics}"},
-        "webhook": {"host": "127.0.0.1", "port": webhook, "certDir": str(_certified(home))},
+        "webhook": {"host": "127.0.0.1", "port": webhook, "certDir": str(home)},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
     }
@@ -114,7 +110,7 @@ def _trainer(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str],
         "certManagement": {"enable": False},
         "leaderElection": {"leaderElect": False},
     }
-    _certified(home / "k8s-webhook-server" / "serving-certs")
+    webhooks.certified(home / "k8s-webhook-server" / "serving-certs")
     environment = _environment(plane, TMPDIR=str(home))
     return [*environment, str(program), f"--config={_written(home, config)}"], "Starting workers"
 
@@ -162,10 +158,9 @@ def _training_operator(plane: ControlPlane, program: Path, home: Path) -> tuple[
     return ["unshare", "--mount", "sh", "-c", script], is_ready
 
 
-HOOKS = "/apis/admissionregistration.k8s.io/v1"
-
-
-def _kserve(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str], Callable[[], bool]]:
+def _kserve(
+    plane: ControlPlane, program: Path, home: Path
+) -> tuple[list[str], Callable[[], bool], AbstractContextManager[None]]:
     """In Standard mode, without any ingress, and with the webhooks that fill in and check an InferenceService."""
     health, metrics, webhook = free_ports(3)
     source = binaries.source_of("kserve")
@@ -177,41 +172,27 @@ def _kserve(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str], 
     )
     kept(plane, "/api/v1/namespaces", {"metadata": {"name": "kserve"}})
     kept(plane, "/api/v1/namespaces/kserve/configmaps", {"metadata": {"name": found["metadata"]["name"]}, "data": data})
-    ca = trustme.CA()
-    certificates = home / "k8s-webhook-server" / "serving-certs"
-    certificates.mkdir(parents=True, exist_ok=True)
-    certificate = ca.issue_cert("127.0.0.1")
-    certificate.private_key_pem.write_to_path(str(certificates / "tls.key"))
-    (certificates / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
-    bundle = base64.b64encode(ca.cert_pem.bytes()).decode()
-    hooks = []
+    authority = webhooks.certified(home / "k8s-webhook-server" / "serving-certs")
+    configurations = []
     for each in yaml.safe_load_all((source / "config/webhook/manifests.yaml").read_text()):
         if each["metadata"]["name"] != "inferenceservice.serving.kserve.io":
             continue
         # Fakes keep no promise to pods: what KServe puts beside a container is not looked at here.
         each["webhooks"] = [hook for hook in each["webhooks"] if "pod-mutator" not in hook["name"]]
-        for hook in each["webhooks"]:
-            path = hook["clientConfig"]["service"]["path"]
-            hook["clientConfig"] = {"url": f"https://127.0.0.1:{webhook}{path}", "caBundle": bundle}
-        hooks.append(each)
+        configurations.append(each)
 
     def is_ready() -> bool:
         log = plane.home / "kserve.log"
         said = log.read_text() if log.exists() else ""
-        if "Serving webhook server" not in said or "Starting workers" not in said:
-            return False
-        for each in hooks:
-            kind = each["kind"].lower() + "s"
-            path = f"{HOOKS}/{kind}/{each['metadata']['name']}?fieldManager=test&force=true"
-            plane.request("PATCH", path, each, kind="apply-patch+yaml")
-        return True
+        return "Serving webhook server" in said and "Starting workers" in said
 
     flags = [
         f"-metrics-addr=127.0.0.1:{metrics}",
         f"-health-probe-addr=127.0.0.1:{health}",
         f"-webhook-port={webhook}",
     ]
-    return [*_environment(plane, TMPDIR=str(home)), str(program), *flags], is_ready
+    hooks = webhooks.registered(plane, configurations, webhook, authority)
+    return [*_environment(plane, TMPDIR=str(home)), str(program), *flags], is_ready, hooks
 
 
 def kept(plane: ControlPlane, path: str, content: Mapping[str, Any]) -> None:
@@ -239,11 +220,3 @@ def _written(home: Path, config: Mapping[str, Any]) -> Path:
     path = home / "config.yaml"
     path.write_text(yaml.safe_dump(dict(config)))
     return path
-
-
-def _certified(home: Path) -> Path:
-    home.mkdir(parents=True, exist_ok=True)
-    certificate = trustme.CA().issue_cert("127.0.0.1")
-    certificate.private_key_pem.write_to_path(str(home / "tls.key"))
-    (home / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
-    return home

@@ -3,13 +3,11 @@
 import base64
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
-import trustme
 import yaml
 
-from tests.kubernetes.testcluster import binaries
+from tests.kubernetes.testcluster import binaries, webhooks
 from tests.kubernetes.testcluster.control_plane import ADMIN, ControlPlane
 from tests.kubernetes.testcluster.engines import await_served, define, kept
 from tests.kubernetes.testcluster.processes import Server
@@ -18,7 +16,6 @@ from tests.waiting import until
 
 SYSTEM, MEMBERS = "karmada-system", "karmada-cluster"
 CLUSTERS = "/apis/cluster.karmada.io/v1alpha1/clusters"
-HOOKS = "/apis/admissionregistration.k8s.io/v1"
 MODULE = "github.com/karmada-io/karmada"
 QUICK = (
     # As far as Karmada's own defaults, of minutes, can be shortened: that a member is lost is seen after seconds.
@@ -45,11 +42,7 @@ def karmada(plane: ControlPlane, members: Mapping[str, ControlPlane]) -> Iterato
     for namespace in (SYSTEM, MEMBERS):
         kept(plane, "/api/v1/namespaces", {"metadata": {"name": namespace}})
     home = plane.home / "karmada"
-    home.mkdir(exist_ok=True)
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
-    certificate.private_key_pem.write_to_path(str(home / "tls.key"))
-    (home / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+    authority = webhooks.certified(home, "localhost")
     api, hook, *health = free_ports(5)
     shared = [f"--kubeconfig={plane.kubeconfig()}", "--kube-api-qps=500", "--kube-api-burst=500"]
     alone = ["--metrics-bind-address=0", "--leader-elect=false"]
@@ -85,7 +78,9 @@ def karmada(plane: ControlPlane, members: Mapping[str, ControlPlane]) -> Iterato
         ],
         "scheduler": [*shared, *alone, f"--health-probe-bind-address=127.0.0.1:{health[2]}"],
     }
-    bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+    configurations = yaml.safe_load_all(
+        (source / "artifacts/deploy/webhook-configuration.yaml").read_text().replace("{{caBundle}}", authority)
+    )
     with ExitStack() as stack:
         for name, program in programs.items():
             server = Server(f"karmada-{name}", [str(program), *flags[name]], plane.home / f"karmada-{name}.log")
@@ -95,7 +90,7 @@ def karmada(plane: ControlPlane, members: Mapping[str, ControlPlane]) -> Iterato
                 stack.enter_context(_serving_clusters(plane, api))
             elif name == "webhook":
                 server.until(lambda server=server: server.said("Serving webhook server"), "its webhooks")  # type: ignore[misc]
-                stack.enter_context(_hooked(plane, source, hook, bundle))
+                stack.enter_context(webhooks.registered(plane, configurations, hook, authority))
         for name, member in members.items():
             _join(plane, name, member)
         until(lambda: ready(plane) == set(members), lambda: plane.request("GET", CLUSTERS))
@@ -145,26 +140,6 @@ def _serving_clusters(plane: ControlPlane, port: int) -> Iterator[None]:
         yield
     finally:
         plane.request("DELETE", f"{path}/v1alpha1.{group}")
-
-
-@contextmanager
-def _hooked(plane: ControlPlane, source: Path, port: int, bundle: str) -> Iterator[None]:
-    """Karmada's webhooks, which a port of loopback serves; nothing is let in once they do not answer."""
-    places = []
-    file = source / "artifacts/deploy/webhook-configuration.yaml"
-    for each in yaml.safe_load_all(file.read_text().replace("{{caBundle}}", bundle)):
-        for hook in each["webhooks"]:
-            path = hook["clientConfig"]["url"].split(":443", 1)[1]
-            hook["clientConfig"]["url"] = f"https://127.0.0.1:{port}{path}"
-            hook["timeoutSeconds"] = 10
-        place = f"{HOOKS}/{each['kind'].lower()}s/{each['metadata']['name']}"
-        plane.request("PATCH", f"{place}?fieldManager=test&force=true", each, kind="apply-patch+yaml")
-        places.append(place)
-    try:
-        yield
-    finally:
-        for place in places:
-            plane.request("DELETE", place)
 
 
 def _join(plane: ControlPlane, name: str, member: ControlPlane) -> None:

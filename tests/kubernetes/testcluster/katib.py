@@ -5,7 +5,6 @@ knows where each of them is. The pods of a service that suggests values are play
 Goptuna's: a process for each, in a network of its own, since it listens at a fixed port.
 """
 
-import base64
 import os
 import shlex
 import socket
@@ -18,12 +17,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import trustme
 import yaml
 
-from tests.kubernetes.testcluster import binaries, relaying
+from tests.kubernetes.testcluster import binaries, relaying, webhooks
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.engines import HOOKS, define, kept
+from tests.kubernetes.testcluster.engines import define, kept
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes
 from tests.kubernetes.testcluster.processes import Server
@@ -36,6 +34,8 @@ CERTIFICATES = Path("/tmp/cert")
 ALGORITHMS = ("random", "tpe", "cmaes")
 """Those that Goptuna has; Katib's release has other programs for two of them."""
 SERVICE_PORT = 6789
+OF_EXPERIMENTS = "experiment.katib.kubeflow.org"
+"""The end of the names of webhooks that are asked about Experiments."""
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "runAsNonRoot": True,
@@ -152,7 +152,7 @@ def katib(plane: ControlPlane) -> Iterator[Server]:
     data = {"katib-config.yaml": yaml.safe_dump(config)}
     kept(plane, "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     kept(plane, f"/api/v1/namespaces/{NAMESPACE}/configmaps", {"metadata": {"name": "katib-config"}, "data": data})
-    authority = _certified(home / "cert")
+    authority = webhooks.certified(home / "cert")
     with ExitStack() as stack:
         database = urlsplit(stack.enter_context(postgres_server()).url)
         # This database asks for no password; but without one the manager takes the next word for it.
@@ -183,7 +183,11 @@ def katib(plane: ControlPlane) -> Iterator[Server]:
         server.until(
             lambda: server.said("Serving webhook server") and server.said("Starting workers"), "its controllers"
         )
-        stack.enter_context(_hooked(plane, source / "webhook" / "webhooks.yaml", webhook, authority))
+        configurations = list(yaml.safe_load_all((source / "webhook" / "webhooks.yaml").read_text()))
+        for each in configurations:
+            # Nothing runs in the pods of its Jobs, so that it has no container to add there.
+            each["webhooks"] = [hook for hook in each["webhooks"] if hook["name"].endswith(OF_EXPERIMENTS)]
+        stack.enter_context(webhooks.registered(plane, configurations, webhook, authority))
         yield server
 
 
@@ -196,33 +200,3 @@ def _begun(stack: ExitStack, name: str, argv: list[str], log: Path) -> Server:
 
 def _environment(settings: Mapping[str, object]) -> list[str]:
     return ["env", *(f"{name}={value}" for name, value in settings.items())]
-
-
-def _certified(home: Path) -> str:
-    """Put a certificate of loopback where the controller finds it; the authority that vouches for it, in base64."""
-    home.mkdir(exist_ok=True)
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.private_key_pem.write_to_path(str(home / "tls.key"))
-    (home / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
-    return base64.b64encode(authority.cert_pem.bytes()).decode()
-
-
-@contextmanager
-def _hooked(plane: ControlPlane, file: Path, port: int, authority: str) -> Iterator[None]:
-    """Have the API server ask its webhooks about Experiments, by a port of loopback."""
-    paths = []
-    for each in yaml.safe_load_all(file.read_text()):
-        # Nothing runs in the pods of its Jobs, so that it has no container to add there.
-        each["webhooks"] = [hook for hook in each["webhooks"] if hook["name"].endswith("experiment.katib.kubeflow.org")]
-        for hook in each["webhooks"]:
-            path = hook["clientConfig"]["service"]["path"]
-            hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": authority}
-        path = f"{HOOKS}/{each['kind'].lower()}s/{each['metadata']['name']}"
-        plane.request("PATCH", f"{path}?fieldManager=test&force=true", each, kind="apply-patch+yaml")
-        paths.append(path)
-    try:
-        yield
-    finally:
-        for path in paths:
-            plane.request("DELETE", path)

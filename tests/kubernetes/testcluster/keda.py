@@ -4,9 +4,7 @@ import urllib.error
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import trustme
-
-from tests.kubernetes.testcluster import binaries
+from tests.kubernetes.testcluster import binaries, webhooks
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.engines import define, kept
 from tests.kubernetes.testcluster.processes import Server
@@ -28,12 +26,7 @@ def keda(plane: ControlPlane) -> Iterator[None]:
     source = binaries.source_of_module("autoscaling", "github.com/kedacore/keda/v2")
     define(plane, source / "config/crd/bases")
     home = plane.home / "keda"
-    home.mkdir(exist_ok=True)
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(home / "ca.crt"))
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
-    certificate.private_key_pem.write_to_path(str(home / "tls.key"))
-    (home / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+    webhooks.certified(home, "localhost")
     metrics, health, service, secure, own = free_ports(5)
     settings = {
         "KUBECONFIG": plane.kubeconfig(), "POD_NAMESPACE": "default", "WATCH_NAMESPACE": "",

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from tests.kubernetes.testcluster import binaries, images
-from tests.kubernetes.testcluster.engines import HOOKS, define
+from tests.kubernetes.testcluster import binaries, images, webhooks
+from tests.kubernetes.testcluster.engines import define
 from tests.kubernetes.testcluster.errors import Broken
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
@@ -145,8 +145,8 @@ def install(cluster: RealCluster) -> None:
         there = cluster.request("GET", f"/apis/apps/v1/namespaces/{SYSTEM}/deployments")["items"]
         available = [each["metadata"]["name"] for each in there if each["status"].get("availableReplicas")]
         router = cluster.request("GET", f"/api/v1/namespaces/{SYSTEM}/pods/{INGRESS}")["status"]
-        hooks = cluster.request("GET", f"{HOOKS}/validatingwebhookconfigurations")["items"]
-        hooks += cluster.request("GET", f"{HOOKS}/mutatingwebhookconfigurations")["items"]
+        hooks = cluster.request("GET", f"{webhooks.REGISTERED}/validatingwebhookconfigurations")["items"]
+        hooks += cluster.request("GET", f"{webhooks.REGISTERED}/mutatingwebhookconfigurations")["items"]
         has_authority = all("caBundle" in hook["clientConfig"] for each in hooks for hook in each["webhooks"])
         return set(available) == set(DEPLOYMENTS) and router.get("phase") == "Running" and has_authority
 
