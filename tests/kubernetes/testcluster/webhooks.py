@@ -31,13 +31,15 @@ def certified(home: Path, *names: str) -> str:
     return base64.b64encode(authority.cert_pem.bytes()).decode()
 
 
-def register(plane: ControlPlane, configurations: Iterable[dict[str, Any]], port: int, authority: str) -> list[str]:
-    """Have the API server ask webhooks by a port of loopback, each at the path that it has in the cluster.
+@contextmanager
+def registered(
+    plane: ControlPlane, configurations: Iterable[dict[str, Any]], port: int, authority: str
+) -> Iterator[None]:
+    """Webhooks that the API server asks by a port of loopback, each at the path that it has in the cluster.
 
-    Returns:
-        The paths of the configurations.
+    They are taken away after that, as nothing would be let in once they do not answer.
     """
-    paths = []
+    places = []
     for each in configurations:
         for hook in each["webhooks"]:
             client = hook["clientConfig"]
@@ -46,23 +48,9 @@ def register(plane: ControlPlane, configurations: Iterable[dict[str, Any]], port
             hook["timeoutSeconds"] = TIMEOUT_S
         place = f"{REGISTERED}/{each['kind'].lower()}s/{each['metadata']['name']}"
         plane.request("PATCH", f"{place}?fieldManager=test&force=true", each, kind="apply-patch+yaml")
-        paths.append(place)
-    return paths
-
-
-def withdraw(plane: ControlPlane, paths: Iterable[str]) -> None:
-    """Take configurations away: nothing would be let in once their webhooks do not answer."""
-    for path in paths:
-        plane.request("DELETE", path)
-
-
-@contextmanager
-def registered(
-    plane: ControlPlane, configurations: Iterable[dict[str, Any]], port: int, authority: str
-) -> Iterator[None]:
-    """Webhooks that serve meanwhile."""
-    paths = register(plane, configurations, port, authority)
+        places.append(place)
     try:
         yield
     finally:
-        withdraw(plane, paths)
+        for place in places:
+            plane.request("DELETE", place)
