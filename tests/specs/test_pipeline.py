@@ -62,7 +62,7 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
         "<text>:4: steps.a.run: FAIRLEAD_INPUT_B_ROWS is not set, as no step in `needs` has that output; set: none",
         "<text>:4: steps.a.needs: the steps need each other in a circle, a needs c needs b needs a; "
         "remove one of these needs",
-        '<text>:5: steps.b.gate: "acc" is none of the own outputs: data',
+        '<text>:5: steps.b.gate: "acc" is none of the outputs of this step: data; add it to `outputs`',
         '<text>:6: steps.c.needs: there is no step "d"; steps: a, b, c',
         '<text>:6: steps.c.when: "b.data > f(3)" holds "f(3)"; a condition has names, numbers, texts, comparisons, '
         "`in`, `and`, `or` and `not` only",
@@ -79,6 +79,8 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
         ("a: {needs: [b]}", "steps.a.run: missing"),
         ("Bad: {run: x}", 'steps.Bad: "Bad" is not a name'),
         ("a:", "steps.a: nothing is given"),
+        ("a: {run: 'x {{steps.b.rows}}'}", "steps.a.run: {{steps.b.rows}} is not filled in: an output of a step in"),
+        ("a: {run: 'x {{ item }}', each: [b]}", "steps.a.run: {{ item }} is not filled in"),
         ("a: {run: x, needs: [a]}", "steps.a.needs: a step cannot need itself"),
         ("a: {run: x, outputs: [b, b]}", 'steps.a.outputs: "b" is listed twice'),
         ("a: {run: x, gate: 3 +}", 'steps.a.gate: "3 +" is not a condition'),

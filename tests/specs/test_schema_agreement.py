@@ -102,6 +102,8 @@ PARSERS_ALONE = (
     "nothing to watch",
     "; give five, minute",
     "has a minute of",
+    "has an hour of",
+    "is not filled in: ",
     "never comes",
     "only `capacity: {spot: auto}` uses it",
     "`spot: auto` needs to know",

@@ -95,7 +95,7 @@ def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> N
         ),
         (
             "{run: a, replicas: 1..3, scale: {schedule: {day: {cron: '0 25 * * *', duration: 1h, replicas: 2}}}}",
-            "has a hour of `25`; give 0 to 23",
+            "has an hour of `25`; give 0 to 23",
         ),
         ("{run: a, probe: health}", 'probe: "health" is not a path'),
         ("{predictor: module}", "is not a predictor; give its module and its class"),

@@ -95,7 +95,7 @@ def _field(text: str, what: str, low: int, high: int, names: tuple[str, ...]) ->
             first = _number(begin, what, low, high, names)
             last = _number(end, what, low, high, names) if dash else (high if slash else first)
         if last < first:
-            raise ValueError(f"has a {what} of `{part}`, which ends before it begins")
+            raise ValueError(f"has {_article(what)} {what} of `{part}`, which ends before it begins")
         found |= set(range(first, last + 1, step))
     return found
 
@@ -104,8 +104,12 @@ def _number(text: str, what: str, low: int, high: int, names: tuple[str, ...]) -
     if text in names:
         return names.index(text) + (low if names is _MONTHS else 0)
     if not text.isascii() or not text.isdigit() or len(text) > 2 or not low <= int(text) <= high:
-        raise ValueError(f"has a {what} of `{text}`; give {low} to {high}")
+        raise ValueError(f"has {_article(what)} {what} of `{text}`; give {low} to {high}")
     return int(text)
+
+
+def _article(what: str) -> str:
+    return "an" if what == "hour" else "a"
 
 
 def is_timezone(name: str) -> bool:

@@ -42,6 +42,8 @@ FAMILY_FILE = f"{FAMILY_DIR}/runs"
 # Directory of inputs and outputs in the pods of a step's run, if an object store transfers them.
 STEP_DIR = "/fairlead/local/step"
 _OUTPUT = re.compile(r"\bFAIRLEAD_OUTPUT_([A-Z0-9_]+)")
+# Argo's and Airflow's way to pass on outputs, which a shell would take as text.
+_PLACEHOLDER = re.compile(r"\{\{\s*(?:item|(?:steps|tasks|inputs|outputs|workflow|params)\.[^{}]+?)\s*\}\}")
 # Outputs of a step that is a Sweep, from its best trial.
 SWEEP_OUTPUTS = ("parameters", "value", "checkpoint")
 CHECKPOINT = "checkpoint"
@@ -443,11 +445,18 @@ class Pipeline:
                 known = ", ".join(list(self.steps)[:LISTED])
                 yield "needs", f"there is no step {quote(need)}; steps: {known}"
         if step.gate is not None:
-            yield from _condition_problems("gate", step.gate, frozenset(step.outputs), "own outputs", step.outputs)
+            own = frozenset(step.outputs)
+            yield from _condition_problems("gate", step.gate, own, "outputs of this step", step.outputs)
         where = "run" if step.child is None else "training.run" if step.sweep is None else "sweep"
         for variable in _OUTPUT.findall(step.command):
             if variable not in {output.upper() for output in step.outputs}:
                 yield where, f"FAIRLEAD_OUTPUT_{variable} is not set; add {variable.lower()} to `outputs`"
+        for placeholder in _PLACEHOLDER.findall(step.command):
+            yield (
+                where,
+                f"{placeholder} is not filled in: an output of a step in `needs` is in $FAIRLEAD_INPUT_STEP_OUTPUT, "
+                "and an item of `each` in $FAIRLEAD_ITEM",
+            )
         given = {
             f"{need}.{output}": need for need in step.needs if need in self.steps for output in self.steps[need].outputs
         }
@@ -529,7 +538,7 @@ def _condition_problems(
         yield key, f"{quote(text)} {error}"
         return
     for name in unknown:
-        yield key, f"{quote(name)} is none of the {what}: {', '.join(listed) or 'there are none'}"
+        yield key, f"{quote(name)} is none of the {what}: {', '.join(listed) or 'there are none'}; add it to `outputs`"
 
 
 def _ordered(steps: Mapping[str, Step]) -> tuple[tuple[str, ...], tuple[str, ...]]:
