@@ -177,6 +177,9 @@ def test_a_stop_ends_the_experiment_at_once_and_a_resume_begins_another_experime
         cluster.set_intent(uid, Intent.RUN)
         until(lambda: "rates-2" in engine.experiments())
         assert engine.experiments()["rates-2"]["spec"]["maxTrialCount"] == 2
+        # One of the stopped search that nobody told of its end before the sweep was resumed.
+        engine.propose("rates-0", "c", lr=0.03)
+        until(lambda: engine.ends().get("rates-0-c") == ("Killed", None), engine.ends)
         cluster.set_intent(uid, Intent.DELETE)
         until(lambda: not cluster.workloads())
 

@@ -212,7 +212,7 @@ class SearchController:
     ) -> bool:
         """Tell the engine which trials are over; return whether any had to be told."""
         assert sweep.spec.objective is not None
-        detail, is_searching = detail_of(sweep), _end_of(sweep) is None
+        detail, end, there = detail_of(sweep), _end_of(sweep), caches.experiment(sweep)
         numbers = {name: number for number, name in enumerate(detail.proposed)}
         records: dict[int, TrialRecord] | None = None
         has_told = False
@@ -220,6 +220,8 @@ class SearchController:
             if each.trial.is_completed:
                 continue
             number = numbers.get(each.trial.name)
+            # One of an Experiment before, which ended with an earlier stop, gets no run any more.
+            is_searching = end is None and there is not None and each.experiment == there.name
             if number is None and is_searching:
                 continue
             if records is None:
