@@ -34,7 +34,7 @@ from fairlead.cluster.records import dump
 from fairlead.policy.kinds.parents import submit
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import SweepDetail, judge, trials_of
-from fairlead.policy.search.pruning import num_rungs, rung_steps, with_rungs
+from fairlead.policy.search.pruning import has_early_rung, num_rungs, rung_steps, with_rungs
 from fairlead.policy.search.sampling import suggest
 from fairlead.policy.search.trials import TrialRecord
 from fairlead.specs.formats.reading import parse
@@ -55,6 +55,7 @@ WAYS = {
     "stopped, tell their length": ("asha", False, STEPS),
     "paused, tell no length": ("asha", True, None),
     "paused, tell their length": ("asha", True, STEPS),
+    "paused at step 21 alone, one in eight": ("{after: 21, factor: 8}", True, STEPS),
     "paused from step 3 on, one in three": ("{after: 3, factor: 3}", True, STEPS),
 }
 RANDOM_TRIALS = 40
@@ -273,8 +274,7 @@ class _Search:
         )  # fmt: skip
         children: dict[str, Workload] = {}
         models: dict[str, Model] = {}
-        prune = None if self.spec.pruning is None else with_rungs(self.spec.pruning, STEPS)
-        rungs = [] if prune is None else [rung_steps(prune, rung) for rung in range(num_rungs(prune, STEPS))]
+        rungs = self._rungs()
         best, spent_s, is_due = math.inf, 0.0, True
         while True:
             # Between rungs nothing is to be decided.
@@ -314,6 +314,17 @@ class _Search:
                     self._set(children, name, Phase.SUCCEEDED)
             if target is not None and best <= target:
                 return best, spent_s
+
+    def _rungs(self) -> set[int]:
+        """The steps at which something is decided: rungs, and all on the way to an early one."""
+        given = self.spec.pruning
+        if given is None:
+            return set()
+        is_early = self.spec.has_pauses and has_early_rung(given, STEPS)
+        prune = with_rungs(given, STEPS, is_early=is_early)
+        assert prune is not None
+        rungs = {rung_steps(prune, rung) for rung in range(num_rungs(prune, STEPS))}
+        return rungs | set(range(1, rung_steps(prune, 0))) if is_early else rungs
 
     @staticmethod
     def _set(children: dict[str, Workload], name: str, phase: Phase) -> None:

@@ -1,18 +1,23 @@
 """Which trials pause at a rung, and which paused ones are promoted."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlead.policy.kinds import training
 from fairlead.policy.kinds.parents import judge_parents
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import detail_of, judge, trials_of, why_stopped
 from fairlead.policy.search.promotion import pauses, promotable
-from fairlead.policy.search.pruning import RungReport
+from fairlead.policy.search.pruning import CURVE_PARTS, EarlyCurve, RungReport, followed, has_early_rung, with_rungs
 from fairlead.policy.search.trials import TrialState
 from fairlead.specs.goal import Goal
-from fairlead.specs.sweep import Prune, Sweep
+from fairlead.specs.search_space import Value
+from fairlead.specs.sweep import Prune, Sweep, values_of
 from fairlead.state.plan import Change
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Snapshot, Workload
 from tests.builders import BECAUSE, status
@@ -192,15 +197,15 @@ def test_a_sweep_with_a_target_or_a_time_ends_with_paused_trials_pruned() -> Non
     assert "pruned" in world.sweep.status.reason.message
 
 
-def test_the_factor_is_eight_where_trials_keep_checkpoints_and_three_elsewhere() -> None:
+def test_the_factor_is_five_where_trials_keep_checkpoints_and_three_elsewhere() -> None:
     def factor(**changes: str) -> int | None:
         pruning = saving(**{"prune": "asha", **changes}).pruning
         return None if pruning is None else pruning.factor
 
-    assert factor() == 8
+    assert factor() == 5
     assert factor(trial="{run: train}") == 3
     assert factor(prune="median") == 3
-    assert factor(prune="{factor: 5}") == 5
+    assert factor(prune="{factor: 8}") == 8
     assert factor(prune="") is None
 
 
@@ -334,3 +339,149 @@ def test_a_trial_that_reached_another_rung_while_it_paused_says_so_too_when_its_
     assert change.status is not None
     over = earlier.message.replace("may promote it later", "ended without promoting it")
     assert change.status.reason.message == over
+
+
+LENGTH = 100
+
+
+def settles(values: Mapping[str, Value], step: int) -> float:
+    """Return a loss that falls steadily where x is above a half, and else rises at first and is the lowest later."""
+    x = float(values["x"])
+    if x > 0.5:
+        return 2.0 - x * step / LENGTH
+    return 3.0 + step if step <= 4 else x / step
+
+
+def early(**changes: str) -> World:
+    return World(saving(**{"prune": "asha", **changes}), loss=settles, steps=LENGTH, total=LENGTH, saves=True)
+
+
+def curve_of(
+    values: Sequence[float], *, after: int = CURVE_PARTS, goal: Goal = Goal.MINIMIZE, skipped: tuple[int, ...] = ()
+) -> EarlyCurve | None:
+    """Return the curve of a trial that reports these values at steps 1, 2, ... of which some are not seen."""
+    curve = None
+    for step, value in enumerate(values, start=1):
+        if step not in skipped:
+            curve = followed(Prune(after=after), goal, curve, trial=0, step=step, value=value)
+    return curve
+
+
+def test_a_trial_improves_steadily_if_it_is_better_at_the_end_of_each_part_of_its_way() -> None:
+    def is_steady(*values: float, after: int = 5, goal: Goal = Goal.MINIMIZE, skipped: tuple[int, ...] = ()) -> bool:
+        curve = curve_of(values, after=after, goal=goal, skipped=skipped)
+        return curve is not None and curve.is_steady
+
+    assert is_steady(5.0, 4.0, 3.0, 2.0, 1.0)
+    assert not is_steady(5.0, 4.0, 4.5, 2.0, 1.0)
+    assert not is_steady(5.0, 4.0, 4.0, 2.0, 1.0)
+    assert not is_steady(5.0, 4.0, 3.0, 2.0, 2.5)
+    assert not is_steady(5.0, 4.0, 3.0, 2.0, 1.0, goal=Goal.MAXIMIZE)
+    assert is_steady(1.0, 2.0, 3.0, 4.0, 5.0, goal=Goal.MAXIMIZE)
+    # Between the ends of two parts it may get worse.
+    assert is_steady(9.0, 8.0, 9.0, 7.0, 8.0, 6.0, 7.0, 5.0, 6.0, 4.0, after=10)
+    for one in (1, 2, 3, 4):
+        assert is_steady(5.0, 4.0, 3.0, 2.0, 1.0, skipped=(one,))
+        assert not is_steady(5.0, 4.0, 3.0, 2.0, 2.0, skipped=(1,))
+        for other in set(range(1, 5)) - {one}:
+            assert not is_steady(5.0, 4.0, 3.0, 2.0, 1.0, skipped=(one, other))
+    # A restart that repeats steps changes nothing.
+    curve = curve_of([5.0, 4.0, 3.0])
+    assert followed(Prune(after=5), Goal.MINIMIZE, curve, trial=0, step=2, value=9.0) == curve
+    assert followed(Prune(after=10), Goal.MINIMIZE, None, trial=0, step=1, value=9.0) is None
+
+
+@given(st.lists(st.floats(0, 9), min_size=CURVE_PARTS, max_size=CURVE_PARTS))
+def test_no_trial_that_ever_got_worse_counts_as_steady(values: list[float]) -> None:
+    curve = curve_of(values)
+    assert curve is not None
+    assert curve.is_steady == all(after < before for before, after in pairwise(values))
+
+
+def test_trials_that_have_not_settled_do_not_pause_at_an_early_rung_and_are_compared_there() -> None:
+    first, last = (
+        [RungReport(trial=trial, rung=0, value=value, is_unsettled=True) for trial in (7, 8, 9)] for value in (0.0, 9.0)
+    )
+    assert who_pauses([*first, *at(0, 5.0, 4.0, 6.0)]) == [0, 1, 2]
+    assert who_pauses([*last, *at(0, 5.0, 4.0, 6.0)]) == [2]
+    assert who_goes_on([*first, *at(0, 5.0, 4.0, 6.0)], 0, 1, 2) == []
+    assert who_goes_on([*last, *at(0, 5.0, 4.0, 6.0)], 0, 1, 2) == [1, 0]
+
+
+def test_a_rung_comes_before_the_one_at_a_quarter_in_long_trials_if_no_step_is_given() -> None:
+    fifth = Prune(factor=5)
+    assert not has_early_rung(fifth, 80)
+    assert has_early_rung(fifth, 81)
+    assert not has_early_rung(replace(fifth, after=20), 1000)
+    assert with_rungs(fifth, 1000, is_early=True) == replace(fifth, after=50)
+    assert with_rungs(fifth, 1000) == replace(fifth, after=250)
+
+
+@pytest.mark.parametrize("changes", [{}, {"sampler": "tpe"}, {"parallel": "1"}, {"trials": "15"}])
+def test_steady_trials_pause_at_an_early_rung_and_the_others_at_a_quarter(changes: dict[str, str]) -> None:
+    world = early(**changes)
+    assert world.run() is Phase.SUCCEEDED
+    by_step = {5: 0, 25: 0}
+    for number in world.detail.pruned:
+        trial = world.trials[str(number)]
+        assert trial.progress is not None
+        assert trial.progress.step is not None
+        by_step[trial.progress.step] += 1
+        is_slow = float(values_of(trial.spec)["x"]) > 0.5
+        assert is_slow or trial.progress.step == 25
+    assert min(by_step.values()) > 0
+    for each in world.detail.rungs:
+        is_slow = float(values_of(world.trials[str(each.trial)].spec)["x"]) > 0.5
+        assert each.is_unsettled == (each.rung == 0 and not is_slow)
+    assert world.detail.curves == ()
+    # Those that were worst at first are best in the end.
+    best = world.trials[str(world.detail.best)]
+    assert float(values_of(best.spec)["x"]) <= 0.5
+
+
+def test_the_curves_that_are_kept_are_those_of_running_trials_before_the_early_rung() -> None:
+    world = early()
+    for _ in range(60):
+        while world.pass_once() is not None:
+            pass
+        running = {
+            int(name): each.progress.step
+            for name, each in world.trials.items()
+            if not each.status.phase.is_final and each.progress is not None
+        }
+        assert {each.trial: each.parts for each in world.detail.curves} == {
+            number: step for number, step in running.items() if step is not None and step < 5
+        }
+        world.step()
+
+
+def test_no_trial_is_stopped_for_good_at_an_early_rung() -> None:
+    world = early()
+    world.saves = False
+    assert world.run() is Phase.SUCCEEDED
+    assert {each.rung for each in world.detail.rungs} == {0, 1}
+    assert world.detail.pruned
+    steps = {world.trials[str(number)].progress.step for number in world.detail.pruned}  # type: ignore[union-attr]
+    assert steps == {25}
+
+
+def test_trials_whose_steps_pass_between_two_looks_are_judged_at_a_quarter() -> None:
+    world = early()
+    while world.sweep.status.phase in (Phase.PENDING, Phase.RUNNING):
+        world.pass_once()
+        for _ in range(5):
+            world.step()
+    steps = {world.trials[str(number)].progress.step for number in world.detail.pruned}  # type: ignore[union-attr]
+    assert steps == {25}
+
+
+def test_a_sweep_that_was_begun_without_an_early_rung_goes_on_so() -> None:
+    world = early()
+    world.pass_once()
+    world.step()
+    begun = replace(world.detail, length=LENGTH)
+    world.sweep = replace(world.sweep, status=replace(world.sweep.status, detail=begun))
+    world.run()
+    assert {each.rung for each in world.detail.rungs} == {0}
+    steps = {world.trials[str(number)].progress.step for number in world.detail.pruned}  # type: ignore[union-attr]
+    assert steps == {25}

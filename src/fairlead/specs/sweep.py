@@ -46,8 +46,8 @@ PRUNE_RULES: Constraints = {
     "factor": Limit(low=2, high=100, whole=True),
     "steps": Limit(low=1, high=10**12, whole=True),
 }
-# One of so many goes on at a rung. Paused trials may go on later, so that fewer are enough at first (decision 131).
-FACTOR, FACTOR_WITH_PAUSES = 3, 8
+# One of so many goes on at a rung. Paused trials may go on later, so that fewer are enough at first (decision 144).
+FACTOR, FACTOR_WITH_PAUSES = 3, 5
 STOP_RULES: Constraints = {
     "target": Limit(low=-1e300, high=1e300),
     "duration_s": Limit(low=0.001, high=DECADE_S),
@@ -103,9 +103,10 @@ class Prune:
             others at the same step (Golovin et al., 2017); ``pbt`` replaces a trial by one that continues from the
             checkpoint of a better one, with other values (Jaderberg et al., 2017).
         after: Steps before a trial is first evaluated, the first rung. None for a quarter of a whole trial, once one
-            has reported its length, with asha and median; for 1 with the others.
+            has reported its length, with asha and median; for 1 with the others. With asha an earlier rung comes before
+            that one if trials keep checkpoints periodically.
         factor: One of ``factor`` trials at a rung continues to the next, which has ``factor`` times as many steps. None
-            for 8 with asha if trials keep checkpoints periodically, else 3.
+            for 5 with asha if trials keep checkpoints periodically, else 3.
         steps: Steps of a whole trial, required by Hyperband.
     """
 
@@ -231,13 +232,17 @@ class Sweep:
         prune = self.prune
         if prune is None or prune.factor is not None:
             return prune
-        has_pauses = self.may_pause and self.trial.checkpoint.is_periodic
-        return replace(prune, factor=FACTOR_WITH_PAUSES if has_pauses else FACTOR)
+        return replace(prune, factor=FACTOR_WITH_PAUSES if self.has_pauses else FACTOR)
 
     @property
     def may_pause(self) -> bool:
         """Return whether trials that are stopped at a rung with a checkpoint may be resumed."""
         return self.prune is not None and self.prune.rule is Rule.ASHA and self.engine is None
+
+    @property
+    def has_pauses(self) -> bool:
+        """Return whether trials that are stopped at a rung will have a checkpoint from which to be resumed."""
+        return self.may_pause and self.trial.checkpoint.is_periodic
 
     @property
     def is_population(self) -> bool:

@@ -20,7 +20,10 @@ from fairlead.policy.search.population import best_part, explore, gives_way
 from fairlead.policy.search.promotion import pauses, promotable
 from fairlead.policy.search.pruning import (
     FIRST_RUNG_PART,
+    EarlyCurve,
     RungReport,
+    followed,
+    has_early_rung,
     is_pruned,
     num_rungs,
     rung_steps,
@@ -56,6 +59,8 @@ class SweepDetail:
         rungs: Values that trials reported at rungs.
         length: Steps of a whole trial, which determine the first rung if the spec does not give it; None before a trial
             has reported it, and if not needed. It stays fixed, since reports at other rungs would not be comparable.
+        is_early: Whether a rung comes before the one at a quarter of the length, at which trials may only pause.
+        curves: Running trials on their way to an early rung.
         proposed: The names that an engine gave to the trials, by their numbers.
     """
 
@@ -67,6 +72,8 @@ class SweepDetail:
     best_value: float | None = None
     rungs: tuple[RungReport, ...] = ()
     length: int | None = None
+    is_early: bool = False
+    curves: tuple[EarlyCurve, ...] = ()
     proposed: tuple[str, ...] = ()
 
 
@@ -74,11 +81,11 @@ def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
     """Submit trials, stop those at a rung that are not among the best, resume those that are, and end the sweep."""
     spec, before = sweep.spec, detail_of(sweep)
     history = _history_of(sweep, family)
-    length = _length(spec, history.records, before)
-    rungs, pruned = _prune(spec, history.records, before, length)
+    known = _with_length(spec, history.records, before)
+    rungs, pruned, curves = _prune(spec, history.records, before, known)
     best, num_active = history.best, history.counts.get(TrialState.ACTIVE, 0)
     detail = replace(
-        before, over=before.submitted - num_active, pruned=pruned, failed=history.failed, rungs=rungs, length=length,
+        known, over=before.submitted - num_active, pruned=pruned, failed=history.failed, rungs=rungs, curves=curves,
         best=None if best is None else best.number, best_value=None if best is None else best.value,
     )  # fmt: skip
     able = _promotable(spec, history.records, detail)
@@ -314,33 +321,46 @@ def _has_begun_at_the_end(progress: Progress | None) -> bool:
     return progress is not None and progress.resumed_step is not None and progress.resumed_step == progress.step
 
 
-def _length(spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail) -> int | None:
-    """Return the length of a whole trial once known, if it determines the first rung."""
-    if before.length is not None or spec.prune is None or with_rungs(spec.prune, None) is not None:
-        return before.length
+def _with_length(spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail) -> SweepDetail:
+    """Return the state with the length of a whole trial once known, if it determines the first rung."""
+    if before.length is not None or spec.pruning is None or with_rungs(spec.pruning, None) is not None:
+        return before
     if before.rungs:
         # An older version began it with rungs from the first step; reports at other rungs would not be comparable.
-        return FIRST_RUNG_PART
-    return whole_length(history)
+        return replace(before, length=FIRST_RUNG_PART)
+    length = whole_length(history)
+    is_early = length is not None and spec.has_pauses and has_early_rung(spec.pruning, length)
+    return replace(before, length=length, is_early=is_early)
+
+
+def _rungs_of(spec: Sweep, detail: SweepDetail) -> Prune | None:
+    """Return the rule with its rungs; None without a rule, and while they are unknown."""
+    return None if spec.pruning is None else with_rungs(spec.pruning, detail.length, is_early=detail.is_early)
 
 
 def _prune(
-    spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail, length: int | None
-) -> tuple[tuple[RungReport, ...], tuple[int, ...]]:
-    """Return the values reported at rungs so far, and the trials that were stopped there."""
+    spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail, known: SweepDetail
+) -> tuple[tuple[RungReport, ...], tuple[int, ...], tuple[EarlyCurve, ...]]:
+    """Return the values reported at rungs so far, the trials that were stopped there, and those before an early one.
+
+    Args:
+        known: The state before this pass with the length of a trial, if known now.
+    """
     objective = spec.objective
-    prune = None if spec.pruning is None else with_rungs(spec.pruning, length)
+    prune = _rungs_of(spec, known)
     if prune is None or objective is None:
-        return before.rungs, before.pruned
+        return before.rungs, before.pruned, before.curves
     # A trial that ran before the rungs were known has no values at earlier ones; one that resumed another's checkpoint
     # did not pass earlier intervals.
-    is_new = before.length is None and length is not None
+    is_new = before.length is None and known.length is not None
     is_last_alone = spec.is_population or is_new
     reports, pruned, arrived = list(before.rungs), list(before.pruned), dict[int, RungReport]()
     is_pausing = _keeps_checkpoints(spec, history)
     furthest: dict[int, int] = {}
     for each in reports:
         furthest[each.trial] = max(each.rung, furthest.get(each.trial, -1))
+    on_way = [each for each in history if each.state is TrialState.ACTIVE and each.number not in furthest]
+    curves = _follow(prune, objective, on_way, before) if known.is_early else {}
     for trial in history:
         if trial.value is None or trial.step is None:
             continue
@@ -349,7 +369,12 @@ def _prune(
             if rung <= furthest.get(trial.number, -1):
                 continue
             is_late = is_new and trial.step >= LATE * rung_steps(prune, rung)
-            report = RungReport(trial=trial.number, rung=rung, value=trial.value, is_late=is_late)
+            is_early = known.is_early and rung == 0
+            curve = curves.pop(trial.number, None)
+            is_unsettled = is_early and (curve is None or not curve.is_steady)
+            report = RungReport(
+                trial=trial.number, rung=rung, value=trial.value, is_late=is_late, is_unsettled=is_unsettled
+            )
             reports.append(report)
             is_judged = trial.state is TrialState.ACTIVE and trial.number not in pruned and trial.num_left != 0
             if is_judged and is_pausing and not is_late:
@@ -358,6 +383,7 @@ def _prune(
                 is_judged
                 and not is_pausing
                 and not spec.is_population
+                and not is_early
                 and is_pruned(prune, objective.goal, spec.seed, report, reports)
             ):
                 pruned.append(trial.number)
@@ -375,7 +401,23 @@ def _prune(
             is_judged = trial.state is TrialState.ACTIVE and trial.number in last and trial.number not in pruned
             if is_judged and _gives_way(spec, prune, trial, last[trial.number], reports, history, pruned):
                 pruned.append(trial.number)
-    return tuple(reports), tuple(pruned)
+    return tuple(reports), tuple(pruned), tuple(curves.values())
+
+
+def _follow(
+    prune: Prune, objective: Objective, trials: Sequence[TrialRecord], before: SweepDetail
+) -> dict[int, EarlyCurve]:
+    """Return the curves of trials that have come to an early rung, or are on their way there."""
+    known = {each.trial: each for each in before.curves}
+    curves = dict[int, EarlyCurve]()
+    for each in trials:
+        if each.value is not None and each.step is not None:
+            curve = followed(
+                prune, objective.goal, known.get(each.number), trial=each.number, step=each.step, value=each.value
+            )
+            if curve is not None:
+                curves[each.number] = curve
+    return curves
 
 
 def _keeps_checkpoints(spec: Sweep, history: Sequence[TrialRecord]) -> bool:
@@ -391,7 +433,7 @@ def _gone(history: Sequence[TrialRecord], reports: Sequence[RungReport]) -> set[
 
 def _promotable(spec: Sweep, history: Sequence[TrialRecord], detail: SweepDetail) -> list[int]:
     """Return the paused trials that are to go on, most urgent first."""
-    prune = None if spec.pruning is None else with_rungs(spec.pruning, detail.length)
+    prune = _rungs_of(spec, detail)
     paused = {each.number for each in history if each.state is TrialState.PAUSED}
     if prune is None or spec.objective is None or not paused:
         return []
@@ -662,7 +704,7 @@ def _say_rung(sweep: Workload[Sweep], number: int) -> str:
 def _at_last_rung(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> tuple[Prune, Objective, RungReport]:
     """Return the rule with its rungs, the objective, and the report of a trial at the last rung that it reached."""
     objective = sweep.spec.objective
-    prune = None if sweep.spec.pruning is None else with_rungs(sweep.spec.pruning, detail.length)
+    prune = _rungs_of(sweep.spec, detail)
     assert prune is not None
     assert objective is not None
     return prune, objective, max((each for each in detail.rungs if each.trial == number), key=attrgetter("rung"))

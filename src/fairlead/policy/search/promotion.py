@@ -3,8 +3,9 @@
 Li et al., "A System for Massively Parallel Hyperparameter Tuning" (arXiv:1810.05934), algorithm 2. A trial that is not
 among the best ``1 / factor`` of those that have reached its rung pauses with a checkpoint, and goes on from it as
 soon as it is among them. So the first trials at a rung cost no more than their way there, and a good one that came
-early is not lost. The last trials of a sweep differ from the paper: when no more are to come, the best at each rung
-goes on even if fewer than ``factor`` have reached it, so that at least one comes to its end.
+early is not lost. Two things differ from the paper. At an early rung only those trials pause that have improved
+steadily on their way there (decision 144). And when no more trials are to come, the best at each rung goes on even if
+fewer than ``factor`` have reached it, so that at least one comes to its end.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,7 +25,7 @@ def pauses(
         gone: Trials that cannot go on, which take no place among the best.
         is_last: Whether no more trials are to come.
     """
-    return report.trial not in _best(prune, goal, report.rung, reports, gone, is_last)
+    return not report.is_unsettled and report.trial not in _best(prune, goal, report.rung, reports, gone, is_last)
 
 
 def promotable(

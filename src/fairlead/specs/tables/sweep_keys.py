@@ -98,7 +98,10 @@ PRUNE = Section(
         Key(
             name="after",
             kind=WHOLE,
-            doc="Steps before a trial is first judged; left out, a quarter of a whole one. With pbt between any two.",
+            doc=(
+                "Steps before a trial is first judged; left out, a quarter of a whole one, and with asha that pauses "
+                "earlier if its objective improves steadily. With pbt between any two."
+            ),
             attributes=("after",),
             example="10",
             also=("grace_period", "min_resource", "warmup", "start", "min_steps"),
@@ -107,7 +110,7 @@ PRUNE = Section(
             name="factor",
             kind=WHOLE,
             doc="Steps of a rung over those of the one before; asha keeps 1 in `factor` trials, pbt replaces 1. "
-            "Left out, 3; with asha 8 if the trial has `checkpoint.every`.",
+            "Left out, 3; with asha 5 if the trial has `checkpoint.every`.",
             attributes=("factor",),
             example="4",
             also=("reduction_factor", "eta"),
