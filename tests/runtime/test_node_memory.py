@@ -357,7 +357,7 @@ def test_stranger_gets_nothing_and_nobody_gets_out_of_the_directory(tmp_path: Pa
 def test_ranks_killed_at_any_instant_go_on_from_memory_as_if_undisturbed(tmp_path: Path) -> None:
     from tests.runtime import programs
 
-    memory, to, steps = tmp_path / "memory" / "run", tmp_path / "checkpoints", 60
+    memory, to, steps = tmp_path / "memory" / "run", tmp_path / "checkpoints", 150
     env = {"FAIRLEAD_CHECKPOINT_MEMORY": str(memory), "FAIRLEAD_CHECKPOINT_MEMORY_EVERY_STEPS": "2"}
     newest = 0
     for attempt, (victim, extra_s) in enumerate([(0, 0.0), (1, 0.003), (0, 0.007), (1, 0.011)]):

@@ -1,23 +1,29 @@
 """Makes collective decisions of the ranks: whether to stop, whether a checkpoint is due, and at which step.
 
 Every rank takes part at the same steps, and the result is the maximum over the ranks, so that a stop notice on one rank
-stops all of them at the same step. An exchange costs a fraction of a millisecond. Where steps are so short that this
-would be noticeable, the ranks exchange only at every k-th call. k is part of the exchanged vector, so all ranks always
-use the same k.
+stops all of them at the same step. An exchange costs a fraction of a millisecond, and more where the ranks wait for
+each other. Where steps are so short that this would be noticeable, the ranks exchange only at every k-th call. k is
+part of the exchanged vector, so all ranks always use the same k.
 """
 
 import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.runtime.channels import Channel
 from fairlead.runtime.errors import AgreementFailed
 
-SHARE = 0.01
+SHARE = 0.005
 """Largest share of the step time that the exchange may take."""
 
 LONGEST_GAP = 1000
+LONGEST_GAP_S = 0.25
+"""Longest time between two exchanges, if steps are shorter than that."""
+
+RECENT = 20
 PROBES = 5
 
 
@@ -45,7 +51,7 @@ class Verdict:
 class Agreement:
     """One rank's side of the exchange.
 
-    Only rank 0 measures, so it chooses the gap. The gap at most doubles from one exchange to the next, so that one
+    Rank 0 chooses the gap by what it measures. The gap at most doubles from one exchange to the next, so that one
     unusually fast stretch cannot hide a stop notice for long.
     """
 
@@ -55,7 +61,13 @@ class Agreement:
         self._gap = 1
         self._calls = 0
         self._since = clock()
-        self.cost_s = self._probe()
+        self._probed_s = self._probe()
+        self._recent_s: deque[float] = deque(maxlen=RECENT)
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds that an exchange takes, as far as rank 0 has measured: the mean of the recent ones."""
+        return max(self._probed_s, statistics.fmean(self._recent_s or (0.0,)))
 
     @property
     def gap(self) -> int:
@@ -88,7 +100,9 @@ class Agreement:
             wish = self._wish((self._clock() - self._since) / max(self._calls, 1))
         flags = [int(each) for each in (stop, due, busy, over)]
         saves = [int(memory_due), int(memory_busy)]
+        began = self._clock()
         vector = self._channel.maximum([*flags, wish, step, -step, *saves])
+        self._recent_s.append(self._clock() - began)
         newest, oldest = vector[5], -vector[6]
         if newest != oldest:
             raise AgreementFailed(
@@ -108,11 +122,14 @@ class Agreement:
         )
 
     def _wish(self, step_s: float) -> int:
-        if self._channel.world_size == 1 or step_s * SHARE >= self.cost_s:
+        cost_s = self.cost_s
+        if self._channel.world_size == 1 or step_s * SHARE >= cost_s:
             return 1
+        most = min(self._gap * 2, LONGEST_GAP)
         if step_s <= 0:
-            return min(self._gap * 2, LONGEST_GAP)
-        return min(math.ceil(self.cost_s / (step_s * SHARE)), self._gap * 2, LONGEST_GAP)
+            return most
+        # Long steps are exchanged each time, however long ranks wait: they would wait for each other in the next one.
+        return min(math.ceil(cost_s / (step_s * SHARE)), max(1, int(LONGEST_GAP_S / step_s)), most)
 
     def _probe(self) -> float:
         """Return the seconds that one exchange takes when no rank waits for another."""
