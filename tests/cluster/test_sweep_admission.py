@@ -19,7 +19,7 @@ STOPS = (
 @pytest.mark.parametrize(
     ("prune", "checkpoint", "says"),
     [
-        ("asha", "{every: 4 steps}", f"prune: 1 of 8 trials {SAVES}"),
+        ("asha", "{every: 4 steps}", f"prune: 1 of 5 trials {SAVES}"),
         ("asha", "{keep: 2}", f"prune: 1 of 3 trials {STOPS}"),
         ("{factor: 5}", "{every: 4 steps}", f"prune: 1 of 5 trials {SAVES}"),
         ("median", "{every: 4 steps}", None),

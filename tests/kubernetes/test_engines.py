@@ -406,6 +406,14 @@ class TestAHostedProgram:
         succeeded = an_object(Engine.RAYJOB, {"status": {"jobStatus": "SUCCEEDED"}})
         assert explained(self.pods, {0: self.head}, self.ray, succeeded) == self.pods
 
+    def test_its_gang_starts_until_ray_has_the_program(self) -> None:
+        coming = an_object(Engine.RAYJOB, {"status": {"jobDeploymentStatus": "Initializing"}})
+        for pod in explained(self.pods, {0: self.head}, self.ray, coming):
+            assert (pod.phase, pod.started_at) == (PodPhase.STARTING, None)
+            assert pod.message == "its Ray cluster is Initializing"
+        running = an_object(Engine.RAYJOB, {"status": {"jobStatus": "RUNNING"}})
+        assert explained(self.pods, {0: self.head}, self.ray, running) == self.pods
+
     def test_its_end_is_what_the_head_has_reported(self) -> None:
         exits = (RankExit(rank=0, exit_code=3, at=AT, tail=("ValueError: no",)),)
         there = replace(self.there, ending=Ending(exits=exits))

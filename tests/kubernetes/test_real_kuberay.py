@@ -137,6 +137,10 @@ def test_a_rank_that_is_lost_restarts_the_run_from_its_checkpoint(cluster: RealC
     (restart,) = (message for type_, message in events(desk) if type_ == "Restarting")
     assert restart.startswith("rank 0 of 2 failed after step 5 with exit code 1: The actor is dead because"), restart
     assert restart.endswith("it restarts at once from its checkpoint of step 5"), restart
+    told = [f"{type_}: {message}" for type_, message in events(desk)]
+    at_first = told[: told.index("Running: 2 ranks on 2 nodes started")]
+    assert not any("CheckpointSaved" in each for each in at_first), told
+    assert any("its Ray cluster is" in each for each in at_first), told
     lines = desk("logs", "train").out.splitlines()
     assert {"[0] begins at 0 on 2 nodes", "[0] begins at 5 on 2 nodes", "[0] ends with 20"} <= set(lines), lines
 
@@ -155,4 +159,4 @@ def test_a_run_says_what_its_cluster_waits_for_and_a_stop_leaves_nothing(cluster
     desk("stop", "train")
     comes_to(desk, "Stopped")
     until(lambda: cluster.request("GET", pods)["items"] == [], timeout_s=PATIENCE_S)
-    assert cluster.request("GET", jobs)["items"] == []
+    until(lambda: cluster.request("GET", jobs)["items"] == [])  # KubeRay has a finalizer on it

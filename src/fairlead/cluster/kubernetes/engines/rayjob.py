@@ -83,6 +83,8 @@ class RayJob:
             return Observation(stage=Stage.WAITING, message="its RayJob is suspended and not admitted yet")
         if job == "RUNNING":
             return Observation(stage=Stage.RUNNING)
+        if deployed == "Running":
+            return Observation(stage=Stage.WAITING, message="its Ray cluster is up and is given the program")
         return Observation(stage=Stage.WAITING, message=f"its Ray cluster is {deployed or 'not there yet'}")
 
 

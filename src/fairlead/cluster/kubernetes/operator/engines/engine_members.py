@@ -131,8 +131,17 @@ def explained(
             return tuple(replace(pod, phase=PodPhase.SUCCEEDED, message=None, exits=()) for pod in members)
         if there.observed.stage is Stage.FAILED and not any(_failed(pod) for pod in members):
             return _failed_together(members, driver, there)
+    if driver.reports_end and there is not None and there.observed.stage is Stage.WAITING:
+        members = tuple(_not_begun(pod, there) for pod in members)
     has_failed = any(_failed(pod) for pod in members)
     return tuple(_explained(pod, objects.get(pod.index), driver, there, has_failed) for pod in members)
+
+
+def _not_begun(pod: Pod, there: EngineObject) -> Pod:
+    """Return a member whose container runs, but not yet the program that the engine starts in it."""
+    if pod.phase is not PodPhase.RUNNING:
+        return pod
+    return replace(pod, phase=PodPhase.STARTING, started_at=None, message=there.observed.message)
 
 
 def awaits_ending(driver: Driver, there: EngineObject, first: PodObject | None) -> bool:
