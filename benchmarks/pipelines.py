@@ -5,7 +5,8 @@
 The driver runs as in a run: a process for each step, a line of the journal before and after it, its result in the
 database. ``whole`` is `fairlead run` from the command to its end, with a running supervisor. Published figures of
 others for forty durable steps on two cores: Hatchet 1.22 s, Temporal 2.97 s, Prefect 4.87 s, Airflow 116 s. The bars
-are 1 s each. ``--peers`` runs Prefect and Metaflow here, each in its own environment, with the same forty steps.
+are 1 s each. ``--peers`` runs Prefect, Metaflow and Flyte's local execution here, each in its own environment, with the
+same forty steps.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (default 5)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--peers", action="store_true", help="Prefect and Metaflow too, once each")
+    parser.add_argument("--peers", action="store_true", help="Prefect, Metaflow and Flyte too, once each")
     arguments = parser.parse_args()
     keep_compiled()
     with tempfile.TemporaryDirectory() as directory:
@@ -65,7 +66,7 @@ def measure(place: Path, rounds: int) -> dict[str, dict[str, float]]:
 def beside(place: Path) -> dict[str, dict[str, float]]:
     """Seconds of forty steps of 10 ms in other tools that can be installed; the others are told."""
     figures = {}
-    for peer in ("prefect", "metaflow"):
+    for peer in ("prefect", "metaflow", "flyte"):
         own = place / peer
         own.mkdir()
         env = {
