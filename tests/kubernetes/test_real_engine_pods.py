@@ -1,7 +1,6 @@
 """Runs whose pods a real controller creates on real nodes: ranks meet, and one that is killed restarts them."""
 
 import json
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,16 +12,15 @@ from benchmarks import kueue_server
 from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.roles import render_roles
 from fairlead.specs.engines import Engine
+from tests.kubernetes import desks
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
-from tests.kubernetes.test_faces import Desk, a_desk, operating
-from tests.kubernetes.test_real_nodes import new_namespace
-from tests.kubernetes.testcluster import own_python, volumes
+from tests.kubernetes.test_faces import Desk
+from tests.kubernetes.testcluster import own_python
 from tests.kubernetes.testcluster.engines import engine
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster, require
-from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.kubernetes, pytest.mark.torch]
 
@@ -84,42 +82,24 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def desk(cluster: RealCluster, tmp_path: Path) -> Iterator[Desk]:
-    """A user in a namespace of the test's own, beside an operator."""
-    namespace = f"t-{secrets.token_hex(3)}"
-    new_namespace(cluster, namespace)
-    volumes.share(cluster, namespace, "team")
-    kueue_server.set_quota(cluster, namespace, {"cpu": 64, "memory": "64Gi"})
-    (tmp_path / "desk").mkdir()
-    desk = a_desk(cluster, namespace, tmp_path / "desk")
-    with operating(desk):
+    """A user in a namespace of the test's own with a quota of Kueue's, beside an operator."""
+    with desks.attended(cluster, tmp_path, patience_s=PATIENCE_S) as desk:
+        kueue_server.set_quota(cluster, desk.namespace, {"cpu": 64, "memory": "64Gi"})
         yield desk
-        desk("delete", "--all", "--yes", timeout_s=PATIENCE_S, code=None)
 
 
 @pytest.mark.parametrize("by", [*CONTROLLERS, Engine.KUEUE])
 def test_the_ranks_of_an_engine_meet_and_one_that_is_killed_restarts_them_from_their_checkpoint(
     cluster: RealCluster, desk: Desk, by: Engine
 ) -> None:
-    (desk.directory / "train.py").write_text(PROGRAM)
-    claim = {"name": "team", "persistentVolumeClaim": {"claimName": "team"}}
-    place = {"name": "team", "mountPath": "/team"}
-    spec: dict[str, Any] = {
-        "name": "train", "image": own_python.NAME, "workdir": ".", "run": "python3 train.py", "engine": by.value,
-        "nodes": 2, "resources": {"cpu": 0.5, "memory": "1Gi"}, "retry": {"program": 1, "backoff": "0s"},
-        "checkpoint": {"to": "/team/runs", "every": "1 steps"}, "grace": "5s",
-        "kubernetes": {"spec": {"volumes": [claim], "containers": [{"name": "ranks", "volumeMounts": [place]}]}},
-    }  # fmt: skip
-    if by is Engine.KUEUE:
-        spec["queue"] = kueue_server.QUEUE
-    (desk.directory / "train.yaml").write_text(json.dumps(spec))
-    desk("run", "--detach", "train.yaml")
-
-    def shown() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(desk("status", "train", "--json").out)
-        return found
-
-    until(lambda: shown()["phase"] == "Succeeded", lambda: desk("status", "train").out, timeout_s=PATIENCE_S)
-    assert shown()["reason"]["message"].startswith("all ranks succeeded after 10 steps")
+    queue: dict[str, Any] = {"queue": kueue_server.QUEUE} if by is Engine.KUEUE else {}
+    file = desks.write_run(
+        desk, "train", PROGRAM, image=own_python.NAME, engine=by.value, nodes=2,
+        resources={"cpu": 0.5, "memory": "1Gi"}, retry={"program": 1, "backoff": "0s"}, grace="5s", **queue,
+    )  # fmt: skip
+    desk("run", "--detach", file)
+    end = desks.comes_to(desk, "train", "Succeeded", patience_s=PATIENCE_S)
+    assert end.startswith("all ranks succeeded after 10 steps")
     found = [json.loads(line) for line in desk("events", "train", "--json").out.splitlines()]
     (restart,) = (each["reason"]["message"] for each in found if each["event"] == "Restarting")
     assert "rank 1 of 2 was killed" in restart, restart

@@ -1,8 +1,8 @@
 """Runs that the real KubeRay carries out with the real Ray on real nodes: its ranks, logs, reasons, and a lost rank."""
 
 import json
-import secrets
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,12 @@ import pytest
 
 from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.roles import render_roles
+from tests.kubernetes import desks
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
-from tests.kubernetes.test_faces import Desk, a_desk, operating
-from tests.kubernetes.test_real_nodes import new_namespace
-from tests.kubernetes.testcluster import binaries, kuberay, volumes
+from tests.kubernetes.test_faces import Desk
+from tests.kubernetes.testcluster import binaries, kuberay
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster, require
 from tests.waiting import until
@@ -91,39 +91,23 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
 @pytest.fixture
 def desk(cluster: RealCluster, tmp_path: Path) -> Iterator[Desk]:
     """A user in a namespace of the test's own, beside an operator."""
-    namespace = f"t-{secrets.token_hex(3)}"
-    new_namespace(cluster, namespace)
-    volumes.share(cluster, namespace, "team")
-    (tmp_path / "desk").mkdir()
-    desk = a_desk(cluster, namespace, tmp_path / "desk")
-    with operating(desk):
+    with desks.attended(cluster, tmp_path, patience_s=PATIENCE_S) as desk:
         yield desk
-        desk("delete", "--all", "--yes", timeout_s=PATIENCE_S, code=None)
 
 
 def spec_of(desk: Desk, program: str, **more: Any) -> str:
-    (desk.directory / "train.py").write_text(program)
-    claim = {"name": "team", "persistentVolumeClaim": {"claimName": "team"}}
-    place = {"name": "team", "mountPath": "/team"}
-    spec = {
-        "name": "train", "image": kuberay.RAY, "workdir": ".", "run": "python3 train.py", "engine": "rayjob",
-        "nodes": 2, "resources": {"cpu": 1, "memory": "2Gi"}, "retry": {"program": 1, "backoff": "0s"},
-        "checkpoint": {"to": "/team/runs", "every": "1 steps"}, "grace": "5s",
-        "kubernetes": {"spec": {"volumes": [claim], "containers": [{"name": "ranks", "volumeMounts": [place]}]}},
-        **more,
+    keys = {
+        "image": kuberay.RAY, "engine": "rayjob", "nodes": 2, "resources": {"cpu": 1, "memory": "2Gi"},
+        "retry": {"program": 1, "backoff": "0s"}, "grace": "5s", **more,
     }  # fmt: skip
-    (desk.directory / "train.yaml").write_text(json.dumps(spec))
-    return "train.yaml"
+    return desks.write_run(desk, "train", program, **keys)
 
 
-def shown(desk: Desk) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(desk("status", "train", "--json").out)
-    return found
+def reason(desk: Desk) -> str:
+    return str(desks.shown(desk, "train")["reason"]["message"])
 
 
-def comes_to(desk: Desk, phase: str) -> str:
-    until(lambda: shown(desk)["phase"] == phase, lambda: desk("status", "train").out, timeout_s=PATIENCE_S)
-    return str(shown(desk)["reason"]["message"])
+comes_to = partial(desks.comes_to, patience_s=PATIENCE_S)
 
 
 def events(desk: Desk) -> list[tuple[str, str]]:
@@ -133,7 +117,7 @@ def events(desk: Desk) -> list[tuple[str, str]]:
 
 def test_a_rank_that_is_lost_restarts_the_run_from_its_checkpoint(cluster: RealCluster, desk: Desk) -> None:
     desk("run", "--detach", spec_of(desk, PROGRAM))
-    assert comes_to(desk, "Succeeded").startswith("all ranks succeeded after 20 steps")
+    assert comes_to(desk, "train", "Succeeded").startswith("all ranks succeeded after 20 steps")
     (restart,) = (message for type_, message in events(desk) if type_ == "Restarting")
     assert restart.startswith("rank 0 of 2 failed after step 5 with exit code 1: The actor is dead because"), restart
     assert restart.endswith("it restarts at once from its checkpoint of step 5"), restart
@@ -148,15 +132,15 @@ def test_a_rank_that_is_lost_restarts_the_run_from_its_checkpoint(cluster: RealC
 def test_a_run_says_what_its_cluster_waits_for_and_a_stop_leaves_nothing(cluster: RealCluster, desk: Desk) -> None:
     pods, jobs = f"/api/v1/namespaces/{desk.namespace}/pods", f"/apis/ray.io/v1/namespaces/{desk.namespace}/rayjobs"
     desk("run", "--detach", spec_of(desk, HOLDS, resources={"cpu": 64, "memory": "2Gi"}))
-    until(lambda: "kube-scheduler finds no place for pod" in shown(desk)["reason"]["message"], timeout_s=PATIENCE_S)
-    assert "Insufficient cpu" in shown(desk)["reason"]["message"]
+    until(lambda: "kube-scheduler finds no place for pod" in reason(desk), timeout_s=PATIENCE_S)
+    assert "Insufficient cpu" in reason(desk)
     desk("stop", "train")
-    comes_to(desk, "Stopped")
+    comes_to(desk, "train", "Stopped")
     until(lambda: cluster.request("GET", pods)["items"] == [], timeout_s=PATIENCE_S)
     desk("delete", "--yes", "train")
     desk("run", "--detach", spec_of(desk, HOLDS))
     until(lambda: "[0] holds" in desk("logs", "train").out.splitlines(), timeout_s=PATIENCE_S)
     desk("stop", "train")
-    comes_to(desk, "Stopped")
+    comes_to(desk, "train", "Stopped")
     until(lambda: cluster.request("GET", pods)["items"] == [], timeout_s=PATIENCE_S)
     until(lambda: cluster.request("GET", jobs)["items"] == [])  # KubeRay has a finalizer on it

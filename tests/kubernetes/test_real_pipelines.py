@@ -13,11 +13,12 @@ from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.roles import render_roles
 from fairlead.specs.overlay import RANKS
 from tests.kubernetes.clusters import started
+from tests.kubernetes.desks import shown
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_faces import COMMAND, Desk, a_desk
 from tests.kubernetes.test_real_nodes import new_namespace
-from tests.kubernetes.test_real_runs import PATIENCE_S, comes_to, kubectl, shown
+from tests.kubernetes.test_real_runs import PATIENCE_S, comes_to, kubectl
 from tests.kubernetes.testcluster import images, volumes
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until

@@ -1,9 +1,9 @@
 """What only the containers of real nodes show of a run's way: where a gang hangs, and work that goes on elsewhere."""
 
 import json
-import secrets
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ import pytest
 
 from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.roles import render_roles
-from fairlead.specs.overlay import RANKS
+from tests.kubernetes import desks
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
-from tests.kubernetes.test_faces import Desk, a_desk, objects, operating
-from tests.kubernetes.test_real_nodes import new_namespace
-from tests.kubernetes.testcluster import images, volumes
+from tests.kubernetes.test_faces import Desk, objects
+from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
@@ -107,46 +106,23 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
 @pytest.fixture
 def desk(cluster: RealCluster, tmp_path: Path) -> Iterator[Desk]:
     """A user in a namespace of the test's own, beside an operator."""
-    namespace = f"t-{secrets.token_hex(3)}"
-    new_namespace(cluster, namespace)
-    volumes.share(cluster, namespace, "team")
-    (tmp_path / "desk").mkdir()
-    desk = a_desk(cluster, namespace, tmp_path / "desk")
-    with operating(desk):
+    with desks.attended(cluster, tmp_path, patience_s=PATIENCE_S) as desk:
         yield desk
-        desk("delete", "--all", "--yes", timeout_s=PATIENCE_S, code=None)
 
 
 def spec_of(desk: Desk, name: str, program: str, **more: Any) -> str:
     """The file of a run that keeps its checkpoints on a volume which all pods share."""
-    (desk.directory / f"{name}.py").write_text(program)
-    claim = {"name": "team", "persistentVolumeClaim": {"claimName": "team"}}
     small = {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
-    places = [{"name": "team", "mountPath": "/team"}, {"name": "small", "mountPath": "/small"}]
-    spec = {
-        "name": name,
+    keys = {
         "image": images.PYTHON,
-        "workdir": ".",
-        "run": f"python3 {name}.py",
         "resources": {"cpu": 0.2, "memory": "128Mi"},
         "retry": {"program": 0, "infrastructure": 0},
-        "checkpoint": {"to": "/team/runs", "every": "1 steps"},
-        "kubernetes": {"spec": {"volumes": [claim, small], "containers": [{"name": RANKS, "volumeMounts": places}]}},
         **more,
     }
-    (desk.directory / f"{name}.yaml").write_text(json.dumps(spec))
-    return f"{name}.yaml"
+    return desks.write_run(desk, name, program, extra=[(small, "/small")], **keys)
 
 
-def shown(desk: Desk, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(desk("status", name, "--json").out)
-    return found
-
-
-def comes_to(desk: Desk, name: str, phase: str) -> str:
-    """The sentence with which a run is in a phase, once it is."""
-    until(lambda: shown(desk, name)["phase"] == phase, lambda: desk("status", name).out, timeout_s=PATIENCE_S)
-    return str(shown(desk, name)["reason"]["message"])
+comes_to = partial(desks.comes_to, patience_s=PATIENCE_S)
 
 
 def kubectl(cluster: RealCluster, desk: Desk, *arguments: str) -> str:
@@ -189,7 +165,7 @@ def test_splits_are_tried_in_pods_of_their_own_and_the_fastest_is_kept(cluster: 
     assert ends == [0, 0, 2], "it trains with the fastest from its first step"
     said = desk("events", "splits").out
     assert (said.count("SplitProbed"), said.count("SplitChosen")) == (2, 1), said
-    assert (shown(desk, "splits")["progress"]["step"], shown(desk, "splits")["attempt"]) == (12, 3)
+    assert (desks.shown(desk, "splits")["progress"]["step"], desks.shown(desk, "splits")["attempt"]) == (12, 3)
 
 
 def test_an_edited_run_and_one_that_begins_from_another_go_on_with_its_work(cluster: RealCluster, desk: Desk) -> None:

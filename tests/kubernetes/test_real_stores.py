@@ -16,12 +16,13 @@ from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.roles import render_roles
 from tests.cluster.test_drift import csv_of
 from tests.kubernetes.clusters import started
+from tests.kubernetes.desks import shown
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_faces import Desk, a_desk
 from tests.kubernetes.test_real_nodes import new_namespace
 from tests.kubernetes.test_real_pipelines import operator
-from tests.kubernetes.test_real_runs import PATIENCE_S, comes_to, kubectl, shown
+from tests.kubernetes.test_real_runs import PATIENCE_S, comes_to, kubectl
 from tests.kubernetes.testcluster import networks, own_python
 from tests.kubernetes.testcluster import relaying as relay_program
 from tests.kubernetes.testcluster.processes import Server

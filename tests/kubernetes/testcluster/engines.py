@@ -7,8 +7,9 @@ import base64
 import json
 import os
 import shlex
+import subprocess
 import urllib.error
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import yaml
 
 from tests.kubernetes.testcluster import binaries, webhooks
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.errors import Unavailable
+from tests.kubernetes.testcluster.errors import Broken, Unavailable
 from tests.kubernetes.testcluster.processes import Server
 from tests.ports import free_ports
 
@@ -68,6 +69,19 @@ def define(plane: ControlPlane, directory: Path, files: str = "*_*.yaml") -> Non
             paths.append(f"/apis/{kind['spec']['group']}/{stored}/{kind['spec']['names']['plural']}")
     for path in paths:
         await_served(plane, path)
+
+
+def apply(plane: ControlPlane, contents: Iterable[Mapping[str, Any]], what: str) -> None:
+    """Put the objects of a release on a control plane, of whatever kinds they are.
+
+    Raises:
+        Broken: They are refused.
+    """
+    argv = [str(plane.kubectl), f"--kubeconfig={plane.kubeconfig()}", "apply", "--server-side", "-f", "-"]
+    text = yaml.safe_dump_all(contents)
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=180)
+    if done.returncode:
+        raise Broken(f"{what} was not taken: {done.stderr[-2000:]}")
 
 
 def await_served(plane: ControlPlane, path: str) -> None:

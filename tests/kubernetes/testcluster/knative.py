@@ -15,8 +15,7 @@ from typing import Any
 import yaml
 
 from tests.kubernetes.testcluster import binaries, images, webhooks
-from tests.kubernetes.testcluster.engines import define
-from tests.kubernetes.testcluster.errors import Broken
+from tests.kubernetes.testcluster.engines import apply, define
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
@@ -139,7 +138,7 @@ def install(cluster: RealCluster) -> None:
     found = [each for file in files for each in yaml.safe_load_all(file.read_text()) if each is not None]
     found = [_fitted(each) for each in found if each["kind"] not in (*UNUSED, "CustomResourceDefinition")]
     found.sort(key=lambda each: ORDER.index(each["kind"]) if each["kind"] in ORDER else len(ORDER))
-    _apply(cluster, [*found, *_router()])
+    apply(cluster, [*found, *_router()], "Knative")
 
     def is_ready() -> bool:
         there = cluster.request("GET", f"/apis/apps/v1/namespaces/{SYSTEM}/deployments")["items"]
@@ -250,14 +249,6 @@ def _router() -> list[dict[str, Any]]:
             "spec": {"serviceAccountName": INGRESS, "containers": [container], "terminationGracePeriodSeconds": 0},
         },
     ]
-
-
-def _apply(cluster: RealCluster, contents: list[dict[str, Any]]) -> None:
-    argv = [str(cluster.kubectl), f"--kubeconfig={cluster.kubeconfig()}", "apply", "--server-side", "-f", "-"]
-    text = yaml.safe_dump_all(contents)
-    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=180)
-    if done.returncode:
-        raise Broken(f"Knative was not taken: {done.stderr[-2000:]}")
 
 
 def _told(cluster: RealCluster) -> str:

@@ -1,6 +1,5 @@
 """KubeRay in a pod of a cluster with real nodes, as its manifests have it, and an image with Ray."""
 
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,8 @@ import yaml
 
 from tests.frameworks.environments import SITE, find_interpreter
 from tests.kubernetes.testcluster import binaries, images, own_python
-from tests.kubernetes.testcluster.engines import define
-from tests.kubernetes.testcluster.errors import Broken, Unavailable
+from tests.kubernetes.testcluster.engines import apply, define
+from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
@@ -71,11 +70,7 @@ def install(cluster: RealCluster) -> None:
     cluster.await_namespace(SYSTEM)
     files_ = [home / "manager" / "manager.yaml", *(home / "rbac" / f"{name}.yaml" for name in _RIGHTS)]
     contents = [_fitted(each) for file in files_ for each in yaml.safe_load_all(file.read_text())]
-    argv = [str(cluster.kubectl), f"--kubeconfig={cluster.kubeconfig()}", "apply", "--server-side", "-f", "-"]
-    text = yaml.safe_dump_all(contents)
-    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=180)
-    if done.returncode:
-        raise Broken(f"KubeRay was not taken: {done.stderr[-2000:]}")
+    apply(cluster, contents, "KubeRay")
     path = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{OPERATOR}"
     until(lambda: cluster.request("GET", path)["status"].get("availableReplicas") == 1, timeout_s=120)
 

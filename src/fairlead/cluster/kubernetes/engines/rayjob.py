@@ -3,10 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.engines.pod_template import bare_template, metadata, queued
 from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, words
 from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
@@ -91,7 +91,7 @@ class RayJob:
 def _end(status: Mapping[str, Any]) -> float:
     """Return the end of the job in Unix seconds; 0 if it is unknown."""
     told = (status.get("rayJobInfo") or {}).get("endTime") or status.get("endTime")
-    return datetime.fromisoformat(told).timestamp() if told else 0.0
+    return seconds(told) if told else 0.0
 
 
 def _lone(start: Submission) -> Submission:

@@ -149,8 +149,8 @@ class EngineObjects:
             found = {each.attempt: each for each in self._of_run.get(uid, {}).values()}
             said = {attempt: self._words.get(each.uid) for attempt, each in found.items()}
             warned = {attempt: self._warnings.get(each.uid, "") for attempt, each in found.items()}
-            found = {n: replace(each, ending=self._endings.get(each.uid)) for n, each in found.items()}
-        return {attempt: _with_words(each, said[attempt], warned[attempt]) for attempt, each in found.items()}
+            ended = {attempt: self._endings.get(each.uid) for attempt, each in found.items()}
+        return {n: _with_words(each, said[n], warned[n], ended[n]) for n, each in found.items()}
 
     def is_explained(self, uid: str) -> bool:
         """Return whether Kueue reports why a run waits."""
@@ -203,8 +203,10 @@ class EngineObjects:
             self._changed(uid)
 
 
-def _with_words(found: EngineObject, queued: _Queued | None, warning: str) -> EngineObject:
-    """Return an object with its cluster, and one that waits with Kueue's reason, or an Event's, for it."""
+def _with_words(found: EngineObject, queued: _Queued | None, warning: str, ending: Ending | None) -> EngineObject:
+    """Return an object with its cluster and end, and one that waits with Kueue's reason, or an Event's, for it."""
+    if ending is not None:
+        found = replace(found, ending=ending)
     if queued is not None and queued.cluster:
         found = replace(found, cluster=queued.cluster)
     said = warning if queued is None else queued.message or warning
