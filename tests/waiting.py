@@ -8,6 +8,7 @@ from typing import Any
 PATIENCE_S = 180.0  # nobody waits that long unless something is wrong, or the machine does much else
 IN_CI = 3.0 if os.environ.get("CI") else 1.0
 """Factor of all waits where nobody watches, and a busy machine would cause failures."""
+MOST_S = 700.0  # later pytest's faulthandler ends the worker, which says nothing of what was awaited
 LONGEST_S = 0.25  # between two looks, of somebody who has waited for seconds
 
 
@@ -26,7 +27,7 @@ def until(
             later a tenth of what was waited, as looking takes from others what they need to bring it about.
     """
     start = time.monotonic()
-    timeout_s *= IN_CI
+    timeout_s = min(timeout_s * IN_CI, MOST_S)
     deadline = start + timeout_s
     while True:
         began = time.monotonic()
