@@ -229,7 +229,7 @@ class Operator:
         )
         # Teams are cluster-wide, so only a cluster-wide operator reconciles them.
         self._keeps_teams = settings.watch_namespace is None
-        self._last_lines = LogArchive(self.cluster)
+        self._last_lines = LogArchive(self.cluster, may_act=lambda: self.election.is_leader)
         self._spans: ClusterSpanExporter | None = None
         self._pulls: ImagePulls | None = None
         if settings.spans is not None:

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -42,10 +42,15 @@ Place = tuple[int, int]  # attempt, index
 
 
 class LogArchive:
-    """Reads and keeps logs in its own threads; nothing is kept of a pod whose log cannot be read."""
+    """Reads and keeps logs in its own threads; nothing is kept of a pod whose log cannot be read.
 
-    def __init__(self, cluster: KubernetesCluster) -> None:
+    Args:
+        may_act: Whether this operator leads; if not, its successor in the lead reads the logs of recent ends.
+    """
+
+    def __init__(self, cluster: KubernetesCluster, *, may_act: Callable[[], bool]) -> None:
         self._cluster = cluster
+        self._may_act = may_act
         self._lock = threading.Lock()
         self._wanted: dict[str, PodObject] = {}
         self._asked: set[str] = set()
@@ -59,11 +64,7 @@ class LogArchive:
             wanted, self._wanted = self._wanted, {}
             read, self._read = self._read, defaultdict(dict)
         for pod in wanted.values():
-            found = self._cluster.view.find(pod.run_uid)
-            if found is not None and found.workload is not None and _is_kept(pod, found, now):
-                self._threads.submit(
-                    pod.run_uid, f"last lines of {pod.key}", partial(self._take, pod, share(found.workload.gang.nodes))
-                )
+            self._begin(pod, now)
         for uid, texts in read.items():
             found = self._cluster.view.find(uid)
             if found is not None and not self._threads.submit(uid, f"keep {uid}", partial(self._write, found, texts)):
@@ -86,9 +87,24 @@ class LogArchive:
         is_ending = after.is_over or after.told_at is not None
         if after.run_uid and is_ending and after.started_at is not None and after.index < MOST_PODS:
             with self._lock:
-                if after.uid not in self._asked:
-                    self._asked.add(after.uid)
+                if after.uid in self._asked:
+                    return
+                self._asked.add(after.uid)
+            # Not only at the next pass: a pod whose ranks end at once is gone, with its log, within a second.
+            if not (self._may_act() and self._begin(after, time.time())):
+                with self._lock:
                     self._wanted[after.uid] = after
+
+    def _begin(self, pod: PodObject, now: float) -> bool:
+        """Start to read a log if it is to be kept; return False if the pod's run is not known yet."""
+        found = self._cluster.view.find(pod.run_uid)
+        if found is None or found.workload is None:
+            return False
+        if _is_kept(found, now):
+            self._threads.submit(
+                pod.run_uid, f"last lines of {pod.key}", partial(self._take, pod, share(found.workload.gang.nodes))
+            )
+        return True
 
     def _take(self, pod: PodObject, most_bytes: int) -> None:
         try:
@@ -206,6 +222,6 @@ def write(client: Client, found: TrainingObject, texts: Mapping[Place, str]) -> 
         client.create(place, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
-def _is_kept(pod: PodObject, found: TrainingObject, now: float) -> bool:
+def _is_kept(found: TrainingObject, now: float) -> bool:
     finished_at = found.state.status.finished_at
     return not found.is_leaving and (finished_at is None or now - finished_at < RECENT_S)
