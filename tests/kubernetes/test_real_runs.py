@@ -157,9 +157,12 @@ def test_splits_are_tried_in_pods_of_their_own_and_the_fastest_is_kept(cluster: 
         lines = desk("logs", "splits", "--attempt", str(attempt)).out.splitlines()
         return {line.split(" on ")[1].split()[0] for line in lines if f"attempt {attempt} on " in line}
 
+    def kept() -> object:
+        operator = (desk.directory.parent / "operator.log").read_text()
+        return [hosts(attempt) for attempt in (1, 2, 3)], [each for each in operator.splitlines() if "last lines" in each]
+
     # The last lines of the three newest attempts are kept.
-    for attempt in (1, 2, 3):
-        until(lambda: len(hosts(attempt)) == 2, lambda: (attempt, hosts(attempt)), timeout_s=PATIENCE_S)  # noqa: B023
+    until(lambda: [len(hosts(attempt)) for attempt in (1, 2, 3)] == [2, 2, 2], kept)
     assert len(hosts(1) | hosts(2) | hosts(3)) == 6, "each start has pods of its own"
     ends = [desk("logs", "splits", "--attempt", str(attempt)).out.count("ends with 12") for attempt in (1, 2, 3)]
     assert ends == [0, 0, 2], "it trains with the fastest from its first step"
