@@ -158,8 +158,8 @@ def test_splits_are_tried_in_pods_of_their_own_and_the_fastest_is_kept(cluster: 
         return {line.split(" on ")[1].split()[0] for line in lines if f"attempt {attempt} on " in line}
 
     def kept() -> object:
-        operator = (desk.directory.parent / "operator.log").read_text()
-        return [hosts(attempt) for attempt in (1, 2, 3)], [each for each in operator.splitlines() if "last lines" in each]
+        operator = (desk.directory.parent / "operator.log").read_text().splitlines()
+        return [hosts(attempt) for attempt in (1, 2, 3)], [each for each in operator if "last lines" in each]
 
     # The last lines of the three newest attempts are kept.
     until(lambda: [len(hosts(attempt)) for attempt in (1, 2, 3)] == [2, 2, 2], kept)

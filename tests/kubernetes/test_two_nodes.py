@@ -189,7 +189,7 @@ def kill_rank(cluster: RealCluster, namespace: str, pod: str, rank: int) -> None
 
 @pytest.fixture
 def namespace(cluster: RealCluster) -> Iterator[str]:
-    """A namespace of the operator's with pods of somebody else on both nodes, beside which each holds one gang member."""
+    """A namespace with pods of somebody else on both nodes, beside which each holds only one member of a gang."""
     name = f"t-{secrets.token_hex(3)}"
     new_namespace(cluster, name)
     for binding in render_operator_bindings(name):
@@ -276,7 +276,8 @@ def test_ranks_in_other_pods_go_on_without_those_that_were_killed_and_take_them_
         submit(runs, spec, tmp_path / "work")
         watch = Watch(runs, spec)
         watch.until(Phase.RUNNING, 0)
-        pods = [cluster.request("GET", f"/api/v1/namespaces/{namespace}/pods/steadfast-0-{index}") for index in range(2)]
+        place = f"/api/v1/namespaces/{namespace}/pods/steadfast-0"
+        pods = [cluster.request("GET", f"{place}-{index}") for index in range(2)]
         assert {each["spec"]["nodeName"] for each in pods} == set(cluster.nodes)
         until(lambda: ranks() == 4 and max(said()) >= 5, said, timeout_s=PATIENCE_S)
         watch.say(f"rank 3 is killed on node {pods[1]['spec']['nodeName']}, after step {max(said())}")
