@@ -32,6 +32,7 @@ from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Checkpoint, Elastic, Training
 from fairlead.state.snapshot import Phase, Workload
+from tests.home import end_everything
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
@@ -39,7 +40,7 @@ from tests.kubernetes.test_real_nodes import kubectl, new_namespace, pod
 from tests.kubernetes.testcluster import own_python, volumes
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.runtime.test_elastic import TOLERANCE, elastic, losses
-from tests.waiting import until
+from tests.waiting import MOST_S, until
 
 pytestmark = [pytest.mark.long, pytest.mark.kubernetes, pytest.mark.torch, pytest.mark.timeout(1200)]
 
@@ -115,9 +116,8 @@ def on_this_machine(directory: Path) -> float:
     bin_ = Path(sys.executable).parent
     environ = {**os.environ, "FAIRLEAD_HOME": str(directory / "home"), "PATH": f"{bin_}:{os.environ['PATH']}"}
     argv = [str(bin_ / "fairlead"), "run", "here.yaml"]
-    done = subprocess.run(
-        argv, cwd=directory, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    done = subprocess.run(argv, cwd=directory, env=environ, capture_output=True, text=True, check=False, timeout=MOST_S)
+    end_everything(directory / "home")
     assert done.returncode == 0, done.stdout + done.stderr
     return model_bits(done.stdout + done.stderr)
 
