@@ -150,7 +150,8 @@ def test_seldon_is_given_an_endpoint_and_what_becomes_of_it_is_told(
         write(desk, "seldon", run="large", memory="900Ti", more="replicas: 2\nready_within: 20s\n")
         desk("run", "--detach", "serve.yaml")
         until(lambda: there(plane, path)[0]["metadata"]["labels"]["fairlead.dev/revision"] == "r2")
-        assert "r1" in said(plane, namespace) or "yet to say" in said(plane, namespace)
+        told = said(plane, namespace)
+        assert "r1" in told or "yet to say" in told, told
         carried_out(state="Creating")
         until(lambda: "kube-scheduler finds no place for serve-web-default" in said(plane, namespace))
         until(lambda: there(plane, path)[0]["metadata"]["labels"]["fairlead.dev/revision"] == "r1")
