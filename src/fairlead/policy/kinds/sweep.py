@@ -130,7 +130,7 @@ def foresee(sweep: Workload[Sweep], family: Family) -> None:
         return
     worst = spec.objective.goal.sign * math.inf
     records[running] = replace(records[running], state=TrialState.SUCCEEDED, value=worst)
-    suggest(spec, detail.submitted, records)
+    suggest(spec, detail.submitted, records, detail.rungs)
 
 
 def progress(sweep: Workload[Sweep]) -> str:
@@ -582,7 +582,7 @@ def _next_trial(
     """Return the parameters of the next trial, and its run."""
     spec = sweep.spec
     if not spec.is_population or spec.parallel is None or number < spec.parallel:
-        values = suggest(spec, number, known)
+        values = suggest(spec, number, known, detail.rungs)
         return values, trial_run(spec, values)
     # A replaced trial resumes itself with other parameters if no better one is running.
     before = detail.pruned[number - spec.parallel]

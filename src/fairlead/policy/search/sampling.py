@@ -5,10 +5,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from fairlead.frozen import dataclass
-from fairlead.policy.search.trials import CUT_SHORT, TrialRecord, TrialState, best_of, draw, has_ended, ranked
+from fairlead.policy.search.pruning import RungReport
+from fairlead.policy.search.trials import CUT_SHORT, TrialRecord, TrialState, draw, has_ended
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, grid
 from fairlead.specs.sweep import Sampler, Sweep
@@ -23,22 +24,57 @@ GOOD_PART = 0.1
 MOST_GOOD = 25
 # The newest of the others; more would cost time without new information.
 MOST_OTHERS = 200
+# Trials are compared where the furthest rung has the values of so many (decision 150).
+LEAST_COMPARED = 8
 # In widths of a distribution, none of which is below 0.01, so that its density is below 120: at this distance that is
 # less than half the spacing of floats at 1.
 NO_MORE = 9.5
 
+Reports: TypeAlias = Sequence[RungReport]
 
-def suggest(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
+
+def suggest(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Reports = ()) -> dict[str, Value]:
     """Return the values of a trial.
 
     Args:
         number: The number of the trial, from 0.
         history: Earlier trials, in order of their numbers.
+        reports: The values of trials at rungs.
     """
-    return SAMPLERS[sweep.chosen_sampler](sweep, number, history)
+    return SAMPLERS[sweep.chosen_sampler](sweep, number, history, reports)
 
 
-def _random(sweep: Sweep, number: int, _history: Sequence[TrialRecord]) -> dict[str, Value]:
+def best_first(sweep: Sweep, history: Sequence[TrialRecord], reports: Reports) -> list[TrialRecord]:
+    """Return the trials that ended with a value, by their values after as many steps, as far as possible.
+
+    They are compared at the end if enough came to it, or else at the furthest rung to which enough came, as in BOHB
+    (Falkner et al., ICML 2018, section 3.2); those that were stopped before come after, compared where they were last.
+    So the first few that were let go on are not taken for the best because of that.
+    """
+    sign = Goal.MINIMIZE.sign if sweep.objective is None else sweep.objective.goal.sign
+    ended = {each.number: each for each in history if has_ended(each)}
+    # By trial, its values at rungs, and as the last its value at the end.
+    num_rungs = 1 + max((each.rung for each in reports), default=-1)
+    places: list[dict[int, float]] = [{} for _ in range(num_rungs + 1)]
+    for report in reports:
+        if report.trial in ended and not report.is_late:
+            places[report.rung][report.trial] = sign * report.value
+    for each in ended.values():
+        if each.state is TrialState.SUCCEEDED:
+            places[-1][each.number] = sign * (each.value or 0.0)
+    enough = (at for at in reversed(range(len(places))) if len(places[at]) >= LEAST_COMPARED)
+    furthest = next(enough, len(places) - 1)
+
+    def rank(each: TrialRecord) -> tuple[int, int, float, int]:
+        for at in range(furthest, -1, -1):
+            if each.number in places[at]:
+                return furthest - at, 0, places[at][each.number], each.number
+        return furthest + 1, -(each.step or 0), sign * (each.value or 0.0), each.number
+
+    return sorted(ended.values(), key=rank)
+
+
+def _random(sweep: Sweep, number: int, _history: Sequence[TrialRecord], _reports: Reports) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for parameter in sweep.space:
         if parameter.is_active(values):
@@ -46,20 +82,19 @@ def _random(sweep: Sweep, number: int, _history: Sequence[TrialRecord]) -> dict[
     return values
 
 
-def _grid(sweep: Sweep, number: int, _history: Sequence[TrialRecord]) -> dict[str, Value]:
+def _grid(sweep: Sweep, number: int, _history: Sequence[TrialRecord], _reports: Reports) -> dict[str, Value]:
     return next(islice(grid(sweep.space), number, None))
 
 
-def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
+def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Reports) -> dict[str, Value]:
     """Draw by a tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), each parameter independently.
 
     Running trials count among the others, so that several at once do not all go to one place.
     """
-    goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
     ended = [each for each in history if has_ended(each)]
     if len(ended) < NUM_RANDOM:
-        return _random(sweep, number, history)
-    good = best_of(min(math.ceil(GOOD_PART * len(ended)), MOST_GOOD), ended, goal)
+        return _random(sweep, number, history, reports)
+    good = best_first(sweep, ended, reports)[: min(math.ceil(GOOD_PART * len(ended)), MOST_GOOD)]
     is_good = {each.number for each in good}
     active = [each for each in history if each.state is TrialState.ACTIVE]
     others = [*[each for each in ended if each.number not in is_good][-MOST_OTHERS:], *active]
@@ -76,18 +111,17 @@ def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str,
     return values
 
 
-def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
+def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Reports) -> dict[str, Value]:
     """Draw unconditional ranges by CMA-ES, and the other parameters at random."""
     # Imported here and not above, as below: most sweeps use another sampler, and submitting one reads this module.
     from fairlead.policy.search.covariance_adaptation import distribution_after
 
     adapted = sweep.adapted
-    goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
-    best_first = ranked(list(history), goal)
-    ended = sorted(best_first, key=lambda each: each.number)
+    ordered = best_first(sweep, history, reports)
+    ended = sorted(ordered, key=lambda each: each.number)
     index = {each.number: at for at, each in enumerate(ended)}
     places = [[parameter.part(each.values[parameter.name]) for parameter in adapted] for each in ended]
-    found = distribution_after(len(adapted), places, [index[each.number] for each in best_first])
+    found = distribution_after(len(adapted), places, [index[each.number] for each in ordered])
     parts = found.draw(sweep.seed, number, "cma-es")
     drawn = {parameter.name: min(part, 1 - 1e-12) for parameter, part in zip(adapted, parts, strict=True)}
     values: dict[str, Value] = {}
@@ -99,38 +133,37 @@ def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[s
     return values
 
 
-def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
+def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Reports) -> dict[str, Value]:
     """Draw where a Gaussian process has the greatest expected improvement; at random until there are a few trials.
 
     If trials were pruned, it learns from the order of all finished ones, as values at different steps are not
     comparable.
     """
     goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
-    best_first = ranked(list(history), goal)
-    if len(best_first) < min(NUM_RANDOM, max(3, 2 * len(sweep.space))):
-        return _random(sweep, number, history)
+    ordered = best_first(sweep, history, reports)
+    if len(ordered) < min(NUM_RANDOM, max(3, 2 * len(sweep.space))):
+        return _random(sweep, number, history, reports)
     from fairlead.policy.search.gaussian_process import next_place  # NumPy, which no other sampler needs
 
     axes = _axes(sweep.space)
-    is_by_rank = any(each.state in CUT_SHORT for each in best_first)
+    is_by_rank = any(each.state in CUT_SHORT for each in ordered)
     loss = {
-        each.number: float(rank) if is_by_rank else goal.sign * (each.value or 0.0)
-        for rank, each in enumerate(best_first)
+        each.number: float(rank) if is_by_rank else goal.sign * (each.value or 0.0) for rank, each in enumerate(ordered)
     }
-    known = sorted(best_first, key=lambda each: each.number)
+    known = sorted(ordered, key=lambda each: each.number)
     losses = [loss[each.number] for each in known]
     running = [_place(sweep.space, each.values) for each in history if each.state is TrialState.ACTIVE]
     places = [_place(sweep.space, each.values) for each in known]
     return _at_place(sweep.space, next_place(axes, places, losses, running, (sweep.seed, number, "gp")))
 
 
-def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
+def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Reports) -> dict[str, Value]:
     """Cross two of the best trials and mutate the child; at random until there are enough."""
     from fairlead.policy.search.nondominated_sorting import POPULATION, breed
 
     ended = [each for each in history if each.scores and each.state is TrialState.SUCCEEDED]
     if len(ended) < POPULATION:
-        return _random(sweep, number, history)
+        return _random(sweep, number, history, reports)
     return breed(sweep, number, ended)
 
 
@@ -276,7 +309,7 @@ def _weighted(weights: Sequence[float], part: float) -> int:
     return len(weights) - 1
 
 
-SAMPLERS: dict[Sampler, Callable[[Sweep, int, Sequence[TrialRecord]], dict[str, Value]]] = {
+SAMPLERS: dict[Sampler, Callable[[Sweep, int, Sequence[TrialRecord], Reports], dict[str, Value]]] = {
     Sampler.RANDOM: _random,
     Sampler.GRID: _grid,
     Sampler.TPE: _tpe,

@@ -1,9 +1,8 @@
 """The trials of a sweep as recorded in its history: values, states and reports."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from heapq import nsmallest
 from operator import le
 
 from fairlead.frozen import dataclass
@@ -65,27 +64,17 @@ def draw(*keys: object) -> float:
 
 def ranked(records: list[TrialRecord], goal: Goal) -> list[TrialRecord]:
     """Return the trials that ended with a value, best first; pruned and paused ones last, the furthest first."""
-    return sorted(filter(has_ended, records), key=_rank(goal))
 
+    def rank(each: TrialRecord) -> tuple[bool, int, float, int]:
+        is_short = each.state in CUT_SHORT
+        return is_short, -(each.step or 0) if is_short else 0, goal.sign * (each.value or 0.0), each.number
 
-def best_of(number: int, ended: Iterable[TrialRecord], goal: Goal) -> list[TrialRecord]:
-    """Return the first trials in the order of ``ranked``, without sorting the others."""
-    return nsmallest(number, ended, key=_rank(goal))
+    return sorted(filter(has_ended, records), key=rank)
 
 
 def has_ended(record: TrialRecord) -> bool:
     """Return whether it ended with a comparable value."""
     return record.value is not None and record.state in _COMPARED
-
-
-def _rank(goal: Goal) -> Callable[[TrialRecord], tuple[bool, int, float, int]]:
-    sign = goal.sign
-
-    def rank(each: TrialRecord) -> tuple[bool, int, float, int]:
-        is_short = each.state in CUT_SHORT
-        return is_short, -(each.step or 0) if is_short else 0, sign * (each.value or 0.0), each.number
-
-    return rank
 
 
 def front(records: Iterable[TrialRecord]) -> list[TrialRecord]:
