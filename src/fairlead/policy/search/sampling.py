@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fairlead.frozen import dataclass
 from fairlead.policy.search.pruning import RungReport
-from fairlead.policy.search.trials import CUT_SHORT, TrialRecord, TrialState, draw, has_ended
+from fairlead.policy.search.trials import CUT_SHORT, TrialRecord, TrialState, draw, has_ended, ranked
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, grid
 from fairlead.specs.sweep import Sampler, Sweep
@@ -117,7 +117,8 @@ def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: 
     from fairlead.policy.search.covariance_adaptation import distribution_after
 
     adapted = sweep.adapted
-    ordered = best_first(sweep, history, reports)
+    goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
+    ordered = ranked(list(history), goal)
     ended = sorted(ordered, key=lambda each: each.number)
     index = {each.number: at for at, each in enumerate(ended)}
     places = [[parameter.part(each.values[parameter.name]) for parameter in adapted] for each in ended]
@@ -140,7 +141,7 @@ def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Repo
     comparable.
     """
     goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
-    ordered = best_first(sweep, history, reports)
+    ordered = ranked(list(history), goal)
     if len(ordered) < min(NUM_RANDOM, max(3, 2 * len(sweep.space))):
         return _random(sweep, number, history, reports)
     from fairlead.policy.search.gaussian_process import next_place  # NumPy, which no other sampler needs
