@@ -177,6 +177,18 @@ def test_asha_takes_a_part_of_the_steps_and_tells_whom_it_stops() -> None:
     assert any("was pruned by asha: its loss at step 1 was" in each for each in pruned.events)
 
 
+def test_a_trial_that_is_seen_beyond_a_rung_is_told_with_the_step_of_its_value() -> None:
+    world = World(spec(prune="{rule: asha, after: 2, factor: 2}", sampler="random"))
+    for _ in range(3):
+        world.pass_once()
+        for _ in range(3):
+            world.step()
+    world.pass_once()
+    told = [each for each in world.events if "was pruned by asha" in each]
+    assert told
+    assert all("its loss at step 3 was" in each for each in told), told
+
+
 def test_tpe_comes_nearer_to_the_best_than_random_values() -> None:
     bests = {
         sampler: [

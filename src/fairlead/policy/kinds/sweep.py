@@ -373,8 +373,9 @@ def _prune(
             curve = curves.pop(trial.number, None)
             is_unsettled = is_early and (curve is None or not curve.is_steady)
             report = RungReport(
-                trial=trial.number, rung=rung, value=trial.value, is_late=is_late, is_unsettled=is_unsettled
-            )
+                trial=trial.number, rung=rung, value=trial.value, step=trial.step, is_late=is_late,
+                is_unsettled=is_unsettled,
+            )  # fmt: skip
             reports.append(report)
             is_judged = trial.state is TrialState.ACTIVE and trial.number not in pruned and trial.num_left != 0
             if is_judged and is_pausing and not is_late:
@@ -648,14 +649,14 @@ def _news(
 
 def _say_pruned(sweep: Workload[Sweep], what: str, detail: SweepDetail, number: int) -> str:
     prune, objective, last = _at_last_rung(sweep, detail, number)
-    name, rung = child_name(sweep, str(number)), rung_steps(prune, last.rung)
-    return f"{name} was {what} by {prune.rule}: its {objective.metric} at step {rung} was {last.value:.6g}"
+    name, step = child_name(sweep, str(number)), _seen_at(prune, last)
+    return f"{name} was {what} by {prune.rule}: its {objective.metric} at step {step} was {last.value:.6g}"
 
 
 def _say_promoted(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> str:
     prune, objective, last = _at_last_rung(sweep, detail, number)
-    name, rung = child_name(sweep, str(number)), rung_steps(prune, last.rung)
-    return f"{name} continues: its {objective.metric} at step {rung}, {last.value:.6g}, is among the best there now"
+    name, step = child_name(sweep, str(number)), _seen_at(prune, last)
+    return f"{name} continues: its {objective.metric} at step {step}, {last.value:.6g}, is among the best there now"
 
 
 def why_stopped(sweep: Workload[Sweep], trial: AnyWorkload) -> str | None:
@@ -698,7 +699,12 @@ def _left_behind(sweep: Workload[Sweep]) -> str:
 
 def _say_rung(sweep: Workload[Sweep], number: int) -> str:
     prune, objective, last = _at_last_rung(sweep, detail_of(sweep), number)
-    return f"by {prune.rule} at step {rung_steps(prune, last.rung)}, with {objective.metric} {last.value:.6g}"
+    return f"by {prune.rule} at step {_seen_at(prune, last)}, with {objective.metric} {last.value:.6g}"
+
+
+def _seen_at(prune: Prune, report: RungReport) -> int:
+    """Return the step of a report's value, which may be beyond the rung: a supervisor looks twice a second."""
+    return max(report.step, rung_steps(prune, report.rung))
 
 
 def _at_last_rung(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> tuple[Prune, Objective, RungReport]:

@@ -14,9 +14,10 @@ LEAST_OTHERS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungReport:
-    """The objective of a trial when it reached a rung; the first rung is 0.
+    """The objective of a trial when it was seen at a rung or beyond; the first rung is 0.
 
     Attributes:
+        step: The step at which it was seen; 0 if not recorded.
         is_late: Whether the rung became known when the trial was far beyond it, so that the value is not comparable.
         is_unsettled: Whether the rung is an early one, and the trial has not improved steadily on its way there.
     """
@@ -24,6 +25,7 @@ class RungReport:
     trial: int
     rung: int
     value: float
+    step: int = 0
     is_late: bool = False
     is_unsettled: bool = False
 
