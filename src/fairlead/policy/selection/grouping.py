@@ -2,8 +2,9 @@
 
 Maximises the sum over members of worth (``worth``) x speed beside each other. While jobs of the size wait, groups are
 made one after the other, each the most valuable that the next jobs of each kind give. Once no job of the size waits,
-further slots split groups where the sum gains most, until every job is alone. Splitting before that, where it gains
-more than a further group, gives a greater sum now and longer waits: remaining waiting counts too little
+further slots split groups where the sum gains most, until every job is alone; what a split leaves together may be worth
+a little less than its best member alone, and all run. Splitting before that, where it gains more than a further group,
+gives a greater sum now and longer waits: remaining waiting counts too little
 (docs/decisions/0010-queue-order-and-sharing.md). Only jobs of one size share, as in Muri (SIGCOMM'22): a member that
 shared some of its devices would leave the others idle.
 
