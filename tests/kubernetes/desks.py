@@ -59,12 +59,12 @@ def write_run(
 
 
 def shown(desk: Desk, name: str) -> dict[str, Any]:
-    """What `fairlead status` tells of a run."""
+    """Return the object that `fairlead status --json` prints for a run."""
     found: dict[str, Any] = json.loads(desk("status", name, "--json").out)
     return found
 
 
 def comes_to(desk: Desk, name: str, phase: str, *, patience_s: float) -> str:
-    """The sentence with which a run is in a phase, once it is."""
+    """Wait until a run is in a phase, and return its reason's sentence."""
     until(lambda: shown(desk, name)["phase"] == phase, lambda: desk("status", name).out, timeout_s=patience_s)
     return str(shown(desk, name)["reason"]["message"])

@@ -65,7 +65,7 @@ def test_all_that_is_kept_of_a_run_fits_into_one_object(num_pods: int) -> None:
 
 @dataclass
 class SeenCluster:
-    """What an archive needs of a cluster: itself as its view and as that view's pods, with one run of one pod."""
+    """Stands in for a cluster with one run: it is its own view, and that view's pods."""
 
     run: TrainingObject
     client: None = None

@@ -44,22 +44,22 @@ def suggest(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: 
     return SAMPLERS[sweep.chosen_sampler](sweep, number, history, reports)
 
 
-def best_first(sweep: Sweep, history: Sequence[TrialRecord], reports: Reports) -> list[TrialRecord]:
-    """Return the trials that ended with a value, by their values after as many steps, as far as possible.
+def best_first(sweep: Sweep, ended: Sequence[TrialRecord], reports: Reports) -> list[TrialRecord]:
+    """Sort trials that ended with a value by their values after as many steps, as far as possible.
 
     They are compared at the end if enough came to it, or else at the furthest rung to which enough came, as in BOHB
     (Falkner et al., ICML 2018, section 3.2); those that were stopped before come after, compared where they were last.
     So the first few that were let go on are not taken for the best because of that.
     """
-    sign = Goal.MINIMIZE.sign if sweep.objective is None else sweep.objective.goal.sign
-    ended = {each.number: each for each in history if has_ended(each)}
+    sign = _goal_of(sweep).sign
+    numbers = {each.number for each in ended}
     # By trial, its values at rungs, and as the last its value at the end.
     num_rungs = 1 + max((each.rung for each in reports), default=-1)
     places: list[dict[int, float]] = [{} for _ in range(num_rungs + 1)]
     for report in reports:
-        if report.trial in ended and not report.is_late:
+        if report.trial in numbers and not report.is_late:
             places[report.rung][report.trial] = sign * report.value
-    for each in ended.values():
+    for each in ended:
         if each.state is TrialState.SUCCEEDED:
             places[-1][each.number] = sign * (each.value or 0.0)
     enough = (at for at in reversed(range(len(places))) if len(places[at]) >= LEAST_COMPARED)
@@ -71,7 +71,11 @@ def best_first(sweep: Sweep, history: Sequence[TrialRecord], reports: Reports) -
                 return furthest - at, 0, places[at][each.number], each.number
         return furthest + 1, -(each.step or 0), sign * (each.value or 0.0), each.number
 
-    return sorted(ended.values(), key=rank)
+    return sorted(ended, key=rank)
+
+
+def _goal_of(sweep: Sweep) -> Goal:
+    return Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
 
 
 def _random(sweep: Sweep, number: int, _history: Sequence[TrialRecord], _reports: Reports) -> dict[str, Value]:
@@ -117,8 +121,7 @@ def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: 
     from fairlead.policy.search.covariance_adaptation import distribution_after
 
     adapted = sweep.adapted
-    goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
-    ordered = ranked(list(history), goal)
+    ordered = ranked(list(history), _goal_of(sweep))
     ended = sorted(ordered, key=lambda each: each.number)
     index = {each.number: at for at, each in enumerate(ended)}
     places = [[parameter.part(each.values[parameter.name]) for parameter in adapted] for each in ended]
@@ -140,7 +143,7 @@ def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Repo
     If trials were pruned, it learns from the order of all finished ones, as values at different steps are not
     comparable.
     """
-    goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
+    goal = _goal_of(sweep)
     ordered = ranked(list(history), goal)
     if len(ordered) < min(NUM_RANDOM, max(3, 2 * len(sweep.space))):
         return _random(sweep, number, history, reports)
